@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from assets.manifest import Asset, AssetFile
 from assets.source import SourceError
 from engine.errors import UnpausedError
@@ -81,8 +83,6 @@ class Cache:
     @contextmanager
     def lock(self, asset: Asset) -> Iterator[None]:
         """Hold the right to fetch `asset`; the system drops it when the holder dies."""
-        from filelock import FileLock, Timeout
-
         path = self.root / f".{asset.name}.lock"
         with self._writable():
             self.root.mkdir(parents=True, exist_ok=True)
@@ -135,6 +135,8 @@ class Cache:
     def _writable(self) -> Iterator[None]:
         try:
             yield
+        except Timeout:  # an OSError too, but it says that the lock is held
+            raise
         except OSError as error:
             raise UnpausedError(
                 f"the cache {self.root} cannot be written ({error.strerror or error}): "

@@ -82,8 +82,9 @@ class Resolver:
             except SourceError as error:
                 reasons.append(str(error))
             except OSError as error:
+                reason = error.strerror or error
                 raise UnpausedError(
-                    f"{asset.name} cannot be stored in {self.cache.root} ({error.strerror or error}): "
+                    f"{asset.name} cannot be stored in {self.cache.root} ({reason}): "
                     "make room there or set UNPAUSED_CACHE to another folder"
                 ) from error
         raise UnpausedError(

@@ -39,6 +39,8 @@ def fetch_files(asset: Asset, files: Sequence[AssetFile], folder: Path, progress
     Nothing is verified here but the wheels' own hashes. Raises `SourceError` when the index
     cannot deliver and `UnpausedError` when the disk is full.
     """
+    if not asset.wheels:
+        raise SourceError("no wheel carries it")
     wheels = folder / "wheels"
     wheels.mkdir()
     _download(asset, wheels, progress)
