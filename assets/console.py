@@ -46,7 +46,8 @@ class ConsoleProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bars.stop()
+        if self._is_terminal:  # elsewhere stopping would print an empty line
+            self._bars.stop()
 
     def __call__(self, name: str, done_bytes: int, total_bytes: int) -> None:
         if self._is_terminal:
