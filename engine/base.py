@@ -1,0 +1,79 @@
+"""The contract every decode engine keeps. Engines see token ids and nothing of text.
+
+An engine is bound to one model. A conversation owns a `KVCache` in the one layout all engines
+share, so it can go on with another engine of the same model without a new prefill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from engine.kv_cache import KVCache
+    from engine.models.base import Model
+    from engine.sampling import SamplingParams
+
+FinishReason = Literal["eos", "length", "context", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One sampled token.
+
+    `time_ns` is the engine's own monotonic clock at the moment the token was known, in
+    nanoseconds: only differences within one run mean anything. `logprob` is the natural
+    logarithm of the token's probability under the unmodified logits.
+    """
+
+    id: int
+    time_ns: int
+    logprob: float
+
+
+@runtime_checkable
+class DecodeRun(Protocol):
+    """One reply being decoded: iterate it for tokens, stop it from any thread."""
+
+    finish_reason: FinishReason | None  # None until the run has ended
+    start_ns: int  # the engine's clock when it took up the prompt
+    prefill_end_ns: int | None  # the engine's clock when the prompt was in the cache
+    launches: int  # kernels (or framework operations) dispatched for decode steps, counted
+
+    def __iter__(self) -> Iterator[Token]: ...
+
+    def stop(self) -> None:
+        """Ask the run to end; takes effect within one token. Safe from any thread, any time."""
+        ...
+
+
+@runtime_checkable
+class DecodeEngine(Protocol):
+    """A batch-1 decoder of one model."""
+
+    name: str
+    model: Model
+
+    def prefill(self, cache: KVCache, token_ids: Sequence[int]) -> None:
+        """Append the keys and values of `token_ids` to `cache`, sampling nothing.
+
+        Raises `UnpausedError` when they do not fit, before any work.
+        """
+        ...
+
+    def decode(
+        self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams
+    ) -> DecodeRun:
+        """Append `token_ids` (at least one) to `cache` and decode from the last of them.
+
+        Yields tokens until one of `params.stop_ids` (yielded, then the run ends with "eos"),
+        `params.max_tokens` ("length"), a full cache ("context") or `stop()` ("stopped").
+        Afterwards the cache holds every token that was fed: all but the last one yielded.
+        Arguments are checked before any work; faults are `UnpausedError`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release what the engine holds. Idempotent; bounded in time."""
+        ...
