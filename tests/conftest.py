@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,9 +14,8 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 import pytest
 
 from assets.resolver import resolve
+from engine.doctor import find_browser
 from engine.errors import UnpausedError
-
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -53,8 +51,7 @@ def voice_path() -> Path:
 @pytest.fixture(scope="session")
 def chromium_path() -> str:
     """An executable of the Chromium family."""
-    candidates = (os.environ.get("UNPAUSED_CHROMIUM"), *_BROWSERS)
-    found = next((path for c in candidates if c and (path := shutil.which(c))), None)
+    found = find_browser()
     if found is None:
         _unavailable("no browser: install chromium or set UNPAUSED_CHROMIUM to its path")
     return found
