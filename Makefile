@@ -7,25 +7,25 @@ ARGS ?=
 
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
+VENV_STAMP := $(VENV)/.created
 DEMO_STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-for-tests
 CPU_TORCH := 2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: demo test lint fetch clean help
+.PHONY: demo test lint clean help
 
-demo: $(DEMO_STAMP) fetch ## start the page; flags go in ARGS: make demo ARGS="--port 7861"
+demo: $(DEMO_STAMP) ## start the page; flags go in ARGS: make demo ARGS="--port 7861"
+	@$(PY) -m assets fetch
 	@$(PY) app.py $(ARGS)
 
-test: lint fetch ## ruff, mypy and the whole test suite; ARGS go to pytest
+test: lint ## ruff, mypy and the whole test suite; ARGS go to pytest
+	@$(PY) -m assets fetch
 	@$(PY) -m pytest $(ARGS)
 
 lint: $(TEST_STAMP) ## ruff and mypy
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
-
-fetch: | $(PY) ## fetch the default weights (needs an installed .venv)
-	@$(PY) -m assets fetch
 
 clean: ## remove .venv and what tools left; fetched weights stay in the cache
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
@@ -48,18 +48,19 @@ define INSTALL_TORCH
 	fi
 endef
 
-$(PY):
+$(VENV_STAMP):
 	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON): install Python 3.11 or newer, or name it: make PYTHON=python3.12 ..." >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $$($(PYTHON) --version) is too old: use Python 3.11 or newer, as in make PYTHON=python3.12 ..." >&2; exit 2; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "error: $(PYTHON) has no venv module: install it (Debian: apt install python3-venv)" >&2; exit 2; }
 	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
 
-$(DEMO_STAMP): pyproject.toml | $(PY)
+$(DEMO_STAMP): pyproject.toml | $(VENV_STAMP)
 	$(INSTALL_TORCH)
 	$(PIP) install --editable .
 	@touch $@
 
-$(TEST_STAMP): pyproject.toml | $(PY)
+$(TEST_STAMP): pyproject.toml | $(VENV_STAMP)
 	$(INSTALL_TORCH)
 	$(PIP) install --editable ".[test]"
 	@touch $(DEMO_STAMP) $@
