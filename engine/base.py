@@ -62,9 +62,7 @@ class DecodeEngine(Protocol):
         """
         ...
 
-    def decode(
-        self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams
-    ) -> DecodeRun:
+    def decode(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams) -> DecodeRun:
         """Append `token_ids` (at least one) to `cache` and decode from the last of them.
 
         Yields tokens until one of `params.stop_ids` (yielded, then the run ends with "eos"),

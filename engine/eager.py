@@ -30,10 +30,8 @@ class EagerEngine:
     def __init__(self, model: Model, threads: int | None = None) -> None:
         self.model = model
         self._threads = threads
-        self._rope = rope_table(
-            model.config, model.config.max_positions, model.dtype, model.device
-        )
-        self._launches_per_step: int | None = None
+        self._rope = rope_table(model.config, model.config.max_positions, model.dtype, model.device)
+        self.launches_per_step = self._count_launches()
 
     @staticmethod
     def unavailable() -> str | None:
@@ -46,9 +44,7 @@ class EagerEngine:
         for chunk in _chunks(token_ids):
             self._forward(cache, chunk)
 
-    def decode(
-        self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams
-    ) -> EagerRun:
+    def decode(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams) -> EagerRun:
         check_prompt(self.model, cache, token_ids)
         self._use_threads()
         return EagerRun(self, cache, token_ids, params)
@@ -62,15 +58,13 @@ class EagerEngine:
         hidden = [self._forward(cache, chunk) for chunk in _chunks(token_ids)]
         return torch.cat([self._head(rows) for rows in hidden])
 
-    def launches_per_step(self) -> int:
-        """Launches of one decode step, counted on a real one the first time this is asked."""
-        if self._launches_per_step is None:
-            scratch = self.model.new_cache(2)
-            self._forward(scratch, [0])
-            self._launches_per_step = count_launches(
-                lambda: self._head(self._forward(scratch, [0])).argmax(), self.model.device
-            )
-        return self._launches_per_step
+    def _count_launches(self) -> int:
+        """Launches of one decode step, counted on a real one."""
+        scratch = self.model.new_cache(2)
+        self._forward(scratch, [0])
+        return count_launches(
+            lambda: self._head(self._forward(scratch, [0])).argmax(), self.model.device
+        )
 
     def step(self, cache: KVCache, token_ids: Sequence[int]) -> torch.Tensor:
         """Append `token_ids`; float32 logits [vocab] after the last."""
@@ -166,6 +160,7 @@ class EagerRun:
             token_id, logprob = sample(logits, params, cache.length, cache.token_ids)
             token = Token(token_id, time.perf_counter_ns(), logprob)
             count += 1
+            self.launches += self._engine.launches_per_step
             self._pending = [token_id]
             self.finish_reason = finish_reason(token_id, count, cache, params)
             yield token

@@ -40,7 +40,10 @@ ENGINES: dict[str, EngineEntry] = {
     entry.name: entry
     for entry in (
         EngineEntry(
-            "eager", "Kernel per op", "PyTorch, one launch per operation", "engine.eager:EagerEngine"
+            "eager",
+            "Kernel per op",
+            "PyTorch, one launch per operation",
+            "engine.eager:EagerEngine",
         ),
     )
 }

@@ -176,10 +176,14 @@ def _pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
 
 def _sentencepiece(checkpoint: GGUFCheckpoint, tokens: list[str]) -> FastTokenizer:
     """Llama 2's SentencePiece BPE through transformers' converter."""
-    from transformers.integrations.ggml import convert_gguf_tokenizer
+    from transformers.integrations.gguf import convert_gguf_tokenizer
 
-    fields = ("tokens", "scores", "token_type", "merges", "added_tokens", "bos_token_id")
-    metadata = {name: checkpoint.field(f"tokenizer.ggml.{name}") for name in fields}
-    present = {name: value for name, value in metadata.items() if value is not None}
-    converted, _ = convert_gguf_tokenizer("llama", {"tokenizer_type": "llama", **present})
+    fields = {"tokens": tokens, "tokenizer_type": "llama"}
+    names = ("scores", "token_type", "bos_token_id", "eos_token_id", "unk_token_id")
+    for name in names:
+        key = name.replace("unk_", "unknown_")
+        value = checkpoint.field(f"tokenizer.ggml.{key}")
+        if value is not None:
+            fields[name] = value
+    converted, _ = convert_gguf_tokenizer("llama", fields)
     return converted

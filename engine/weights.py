@@ -94,7 +94,9 @@ def _settle_head(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> 
     # Files that say "tied" and carry a head too exist; transformers ignores that head, and so
     # does `layout`. The reverse, untied without a head, would otherwise name a missing tensor.
     if not config.tied and "lm_head.weight" not in shapes:
-        raise UnpausedError("the config says the LM head is not tied, but lm_head.weight is missing")
+        raise UnpausedError(
+            "the config says the LM head is not tied, but lm_head.weight is missing"
+        )
     return config
 
 
@@ -123,9 +125,7 @@ def _check_shapes(config: ModelConfig, checkpoint: Checkpoint) -> None:
             )
 
 
-def _check_memory(
-    config: ModelConfig, device: torch.device, dtype: torch.dtype, name: str
-) -> None:
+def _check_memory(config: ModelConfig, device: torch.device, dtype: torch.dtype, name: str) -> None:
     elements = sum(t.numel() for t in empty_weights(config, "meta", dtype).values())
     needed = int(elements * dtype.itemsize * _HEADROOM)
     if device.type == "cuda":
