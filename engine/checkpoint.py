@@ -17,7 +17,7 @@ class Checkpoint(Protocol):
     """An opened model file or folder. Nothing but headers has been read."""
 
     architecture: str  # Hugging Face's or GGUF's name
-    config: Mapping[str, Any]  # as in Hugging Face's config.json
+    config: dict[str, Any]  # as in Hugging Face's config.json
     path: Path
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:

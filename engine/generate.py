@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.base import DecodeRun, Token
@@ -92,7 +92,7 @@ class ThinkSplitter:
 
 def stream_text(
     run: DecodeRun, tokenizer: Tokenizer, stop_ids: frozenset[int], stops: Sequence[str] = ()
-) -> Iterator[TextDelta]:
+) -> Generator[TextDelta]:
     """Text deltas of a run; every token appears in exactly one delta.
 
     End markers add no text. A stop string ends the run and is itself left out; tokens that were

@@ -46,7 +46,7 @@ class _Reader(GGUFReader):
     """
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list, list, list]:
-        buffer = memoryview(self.data)
+        buffer = memoryview(self.data)  # type: ignore[arg-type]
         if raw_type == GGUFValueType.ARRAY:
             item_type, count = struct.unpack_from("<IQ", buffer, orig_offs)
             if item_type == GGUFValueType.STRING and self.byte_order == "I":

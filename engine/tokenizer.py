@@ -101,10 +101,13 @@ def _from_folder(folder: Path) -> PreTrainedTokenizerFast:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # transformers raises many kinds for missing or broken files
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UnpausedError(f"{folder} has no usable tokenizer: {reason}") from error
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise UnpausedError(f"{folder} has no tokenizer.json: only fast tokenizers are supported")
+    return tokenizer
 
 
 def _from_gguf(checkpoint: GGUFCheckpoint) -> PreTrainedTokenizerFast:

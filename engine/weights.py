@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -49,11 +50,12 @@ def layout(config: ModelConfig) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
     """
     h, i, d, v = config.hidden, config.intermediate, config.head_dim, config.vocab
     q, kv = config.q_size, config.kv_size
+    qkv = (("q", q), ("k", kv), ("v", kv))
     attention, mlp = f"{_LAYER}self_attn.", f"{_LAYER}mlp."
     kinds: dict[str, list[tuple[str, tuple[int, ...]]]] = {
         "embed": [("model.embed_tokens.weight", (v, h))],
         "attn_norm": [(f"{_LAYER}input_layernorm.weight", (h,))],
-        "qkv": [(f"{attention}{p}_proj.weight", (n, h)) for p, n in (("q", q), ("k", kv), ("v", kv))],
+        "qkv": [(f"{attention}{part}_proj.weight", (rows, h)) for part, rows in qkv],
         "o": [(f"{attention}o_proj.weight", (h, q))],
         "mlp_norm": [(f"{_LAYER}post_attention_layernorm.weight", (h,))],
         "gate_up": [(f"{mlp}gate_proj.weight", (i, h)), (f"{mlp}up_proj.weight", (i, h))],
@@ -61,8 +63,7 @@ def layout(config: ModelConfig) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
         "norm": [("model.norm.weight", (h,))],
     }  # fmt: skip
     if config.qkv_bias:
-        parts = (("q", q), ("k", kv), ("v", kv))
-        kinds["qkv_bias"] = [(f"{attention}{p}_proj.bias", (n,)) for p, n in parts]
+        kinds["qkv_bias"] = [(f"{attention}{part}_proj.bias", (rows,)) for part, rows in qkv]
     if config.qk_norm:
         kinds["q_norm"] = [(f"{attention}q_norm.weight", (d,))]
         kinds["k_norm"] = [(f"{attention}k_norm.weight", (d,))]
@@ -86,7 +87,7 @@ def empty_weights(
 
 def as_weights(tensors: Mapping[str, torch.Tensor]) -> Weights:
     """`Weights` from tensors by kind; without a head of its own the embedding is the head."""
-    optional: dict[str, torch.Tensor | None] = dict.fromkeys(("qkv_bias", "q_norm", "k_norm"))
+    optional: dict[str, Any] = dict.fromkeys(("qkv_bias", "q_norm", "k_norm"))
     return Weights(**{**optional, "lm_head": tensors["embed"], **tensors})
 
 

@@ -58,7 +58,7 @@ def _rope_scaling(raw: Mapping[str, Any], family: str) -> Mapping[str, Any] | No
 
 def _check(raw: Mapping[str, Any], config: ModelConfig) -> None:
     problems = [
-        (raw.get("hidden_act", "silu") != "silu", f"activation {raw.get('hidden_act')!r}, not silu"),
+        (raw.get("hidden_act", "silu") != "silu", f"activation {raw.get('hidden_act')!r}"),
         (bool(raw.get("mlp_bias")), "biases in the MLP"),
         (bool(raw.get("use_sliding_window")), "sliding-window attention"),
         (config.family != "qwen2" and bool(raw.get("attention_bias")), "attention biases"),
