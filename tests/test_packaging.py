@@ -150,9 +150,10 @@ def manifest() -> Manifest:
 
 def test_the_manifest_pins_every_byte(manifest: Manifest) -> None:
     for asset in manifest.assets:
-        for pinned in (*asset.files, *asset.wheels):
-            assert re.fullmatch(r"[0-9a-f]{64}", pinned.sha256), pinned
-            assert pinned.size_bytes > 0, pinned
+        pins = [(file.sha256, file.size_bytes) for file in asset.files]
+        pins += [(wheel.sha256, wheel.size_bytes) for wheel in asset.wheels]
+        for sha256, size_bytes in pins:
+            assert re.fullmatch(r"[0-9a-f]{64}", sha256) and size_bytes > 0, asset.name
         assert asset.hub is None or re.fullmatch(r"[0-9a-f]{40}", asset.hub.revision), asset.name
         assert asset.entry == "." or asset.entry in {file.name for file in asset.files}
 
@@ -170,7 +171,8 @@ def test_each_role_has_one_default_and_each_name_is_one(manifest: Manifest) -> N
 
 
 def test_every_licence_is_said(manifest: Manifest) -> None:
-    assert all(entry.licence for entry in (*manifest.assets, *manifest.hub_models))
+    assert all(asset.licence for asset in manifest.assets)
+    assert all(model.licence for model in manifest.hub_models)
 
 
 def test_the_licence_is_apache_in_full() -> None:
