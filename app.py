@@ -1,0 +1,87 @@
+"""Unpaused from the command line: the page, a chat line, a voice turn, a check of the machine.
+
+Every fault of the input is one line on standard error and exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from engine.errors import UnpausedError
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"unpaused: {message} (see {self.prog} --help)\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
+    # Shared by the page and the commands; suppressed defaults let `app.py --engine X chat` hold.
+    shared = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    shared.add_argument("--engine", help="decode engine; `doctor` lists them (default: eager)")
+    shared.add_argument("--model", help="a known name, a path, or a hub repository owner/name")
+    shared.add_argument("--context", type=int, metavar="N", help="positions (default: 2048)")
+    sampling = argparse.ArgumentParser(add_help=False)
+    sampling.add_argument("--max-tokens", type=int, default=256, help="(default: %(default)s)")
+    sampling.add_argument("--temperature", type=float, default=0.0, help="(default: 0, greedy)")
+    sampling.add_argument("--top-p", type=float, default=1.0, help="(default: 1, off)")
+    sampling.add_argument("--seed", type=int, default=0, help="same seed, same reply (default: 0)")
+    json = argparse.ArgumentParser(add_help=False)
+    json.add_argument("--json", action="store_true", help="one JSON object as the last line")
+
+    top = _Parser(prog="app.py", description="Unpaused: a voice assistant that shows its decode.",
+                  epilog="Without a command: the page.", parents=[shared])  # fmt: skip
+    top.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    top.add_argument("--port", type=int, default=7860, help="port of the page (%(default)s)")
+    top.set_defaults(engine="eager", model="smollm2-135m-instruct", context=2048)
+    commands = top.add_subparsers(
+        dest="command", metavar="{chat,turn,doctor}", parser_class=_Parser
+    )
+
+    chat = commands.add_parser("chat", help="answer one line", parents=[shared, sampling, json])
+    chat.add_argument("text", help="what to say")
+    turn = commands.add_parser(
+        "turn", help="one whole voice turn from an audio file", parents=[shared, sampling, json]
+    )
+    turn.add_argument("audio", type=Path, help="WAV, FLAC or OGG with the question")
+    turn.add_argument("--out", type=Path, help="write the spoken reply to this WAV")
+    commands.add_parser("doctor", help="what this machine can do", parents=[json])
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    options = parser().parse_args(arguments)
+    try:
+        return _run(options)
+    except UnpausedError as error:
+        print(f"unpaused: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone, as in `| head`
+        sys.stderr.close()
+        return 141
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.command == "doctor":
+        from engine import doctor
+
+        return doctor.run(options.json)
+    from ui import terminal
+
+    if options.command == "chat":
+        return terminal.chat(options)
+    if options.command == "turn":
+        return terminal.turn(options)
+    return terminal.page(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
