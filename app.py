@@ -22,16 +22,16 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """The commands and their options."""
     # Shared by the page and the commands; suppressed defaults let `app.py --engine X chat` hold.
-    shared = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    shared = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
     shared.add_argument("--engine", help="decode engine; `doctor` lists them (default: eager)")
     shared.add_argument("--model", help="a known name, a path, or a hub repository owner/name")
     shared.add_argument("--context", type=int, metavar="N", help="positions (default: 2048)")
-    sampling = argparse.ArgumentParser(add_help=False)
+    sampling = _Parser(add_help=False)
     sampling.add_argument("--max-tokens", type=int, default=256, help="(default: %(default)s)")
     sampling.add_argument("--temperature", type=float, default=0.0, help="(default: 0, greedy)")
     sampling.add_argument("--top-p", type=float, default=1.0, help="(default: 1, off)")
     sampling.add_argument("--seed", type=int, default=0, help="same seed, same reply (default: 0)")
-    json = argparse.ArgumentParser(add_help=False)
+    json = _Parser(add_help=False)
     json.add_argument("--json", action="store_true", help="one JSON object as the last line")
 
     top = _Parser(prog="app.py", description="Unpaused: a voice assistant that shows its decode.",

@@ -48,7 +48,7 @@ def transformers_twin(model: Model) -> LlamaForCausalLM:
     for kind, parts in layout(c).items():
         for layer in range(c.layers) if "{layer}" in parts[0][0] else [None]:
             rows = stacked[kind] if layer is None else stacked[kind][layer]
-            for (name, shape), part in zip(
+            for (name, _), part in zip(
                 parts, rows.split([shape[0] for _, shape in parts]), strict=True
             ):
                 state[name.format(layer=layer)] = part
