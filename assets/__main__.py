@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             _fetch(resolver, options.names, options.all)
     except UnpausedError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"unpaused: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped: nothing half-fetched was kept", file=sys.stderr)

@@ -28,7 +28,7 @@ def test_faults_are_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str])
     assert main(["fetch"]) == 2  # the index is empty
     errors = capsys.readouterr().err.splitlines()
     assert "unknown weights 'nonsense'" in errors[0]
-    assert errors[-1].startswith("error: smollm2-135m-instruct is not in the cache")
+    assert errors[-1].startswith("unpaused: smollm2-135m-instruct is not in the cache")
 
 
 def test_progress_in_a_log_is_a_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
