@@ -100,10 +100,12 @@ class GGUFCheckpoint:
 
     def read_into(self, name: str, destination: torch.Tensor) -> None:
         tensor = self._tensors[name]
-        for row in range(0, len(destination), _ROWS_AT_ONCE):
+        data = np.atleast_2d(tensor.data)  # a vector is one row: BF16 gives its bytes, not items
+        table = destination.view(len(data), -1)
+        for row in range(0, len(data), _ROWS_AT_ONCE):
             rows = slice(row, row + _ROWS_AT_ONCE)
-            values = _dequantize(tensor.data[rows], tensor.tensor_type)
-            destination[rows].copy_(torch.from_numpy(values))
+            values = _dequantize(data[rows], tensor.tensor_type)
+            table[rows].copy_(torch.from_numpy(values))
         heads = self._permuted_heads(name)
         if heads:
             destination.copy_(_unpermute(destination, heads))
@@ -129,7 +131,7 @@ class GGUFCheckpoint:
             return self.field(f"{self.architecture}.{key}")
 
         heads = meta("attention.head_count")
-        vocab, _ = self.shapes().get("model.embed_tokens.weight", (meta("vocab_size"), 0))
+        vocab = self.shapes().get("model.embed_tokens.weight", (meta("vocab_size"),))[0]
         config = {
             "num_hidden_layers": meta("block_count"),
             "hidden_size": meta("embedding_length"),

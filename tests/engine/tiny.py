@@ -73,9 +73,10 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def _shape(
+def shape_of(
     hidden: int, intermediate: int, heads: int, kv_heads: int, tied: bool, **more: Any
 ) -> dict[str, Any]:
+    """A tiny model's arguments to transformers' configs."""
     return {
         "vocab_size": VOCAB,
         "num_hidden_layers": 2,
@@ -100,22 +101,22 @@ _LLAMA3_ROPE = {
 
 # Every size is a multiple of 32, so that each can be quantised in blocks.
 FAMILIES: dict[str, Callable[[], Any]] = {
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**_shape(64, 96, 4, 2, False))),
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**shape_of(64, 96, 4, 2, False))),
     # SmolLM2 in small: nine heads over three, a tied head, no size a power of two.
     "smollm2": lambda: LlamaForCausalLM(
-        LlamaConfig(**_shape(288, 416, 9, 3, True, rope_parameters=_rope(1e5)))
+        LlamaConfig(**shape_of(288, 416, 9, 3, True, rope_parameters=_rope(1e5)))
     ),
     "llama2": lambda: LlamaForCausalLM(
-        LlamaConfig(**_shape(96, 160, 6, 6, False, rms_norm_eps=1e-5))
+        LlamaConfig(**shape_of(96, 160, 6, 6, False, rms_norm_eps=1e-5))
     ),
     "llama3": lambda: LlamaForCausalLM(
-        LlamaConfig(**_shape(64, 96, 2, 1, True, rope_parameters=_LLAMA3_ROPE))
+        LlamaConfig(**shape_of(64, 96, 2, 1, True, rope_parameters=_LLAMA3_ROPE))
     ),
     "qwen2": lambda: Qwen2ForCausalLM(
-        Qwen2Config(**_shape(96, 160, 6, 2, True, rope_parameters=_rope(1e6)))
+        Qwen2Config(**shape_of(96, 160, 6, 2, True, rope_parameters=_rope(1e6)))
     ),
     "qwen3": lambda: Qwen3ForCausalLM(
-        Qwen3Config(**_shape(64, 96, 4, 2, False, head_dim=32, rope_parameters=_rope(1e6)))
+        Qwen3Config(**shape_of(64, 96, 4, 2, False, head_dim=32, rope_parameters=_rope(1e6)))
     ),
 }
 
