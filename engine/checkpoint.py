@@ -37,8 +37,19 @@ class SafetensorsCheckpoint:
         self.config = _read_json(folder / "config.json")
         architectures = self.config.get("architectures") or ["(none named in config.json)"]
         self.architecture = str(architectures[0])
+        self._refuse_quantised()
         self._files = {path: _open(path) for path in self._shards()}
         self._owner = {name: path for path, file in self._files.items() for name in file.keys()}  # noqa: SIM118
+
+    def _refuse_quantised(self) -> None:
+        quantisation = self.config.get("quantization_config")
+        if quantisation:
+            from engine.gguf_file import SUPPORTED_TYPES
+
+            raise UnpausedError(
+                f"{self.path} is quantised by {quantisation.get('quant_method', 'an unknown way')};"
+                f" supported: plain safetensors, or GGUF with {', '.join(SUPPORTED_TYPES)}"
+            )
 
     def _shards(self) -> list[Path]:
         index = self.path / "model.safetensors.index.json"

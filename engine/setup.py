@@ -33,7 +33,7 @@ def open_model(
     bfloat16 on every device: on CPUs, too, it halves the bytes that decoding has to read.
     """
     path = resolve(spec, fetching)
-    name = spec if spec in known_names("llm") else Path(spec).stem
+    name = spec if spec in known_names("llm") else Path(spec).absolute().name.removesuffix(".gguf")
     return load_model(path, best_device(), torch.bfloat16, name, loading)
 
 

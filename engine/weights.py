@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,19 @@ def load_model(
     """Load a GGUF file or a Hugging Face folder with its tokenizer.
 
     Raises `UnpausedError`, before reading any weight, for an unsupported architecture or
-    quantisation, missing or misshapen tensors, or a model that does not fit in memory.
+    quantisation, missing or misshapen tensors, a missing tokenizer, or a model that does not fit
+    in memory.
     """
     checkpoint = open_checkpoint(path)
     config = family_of(checkpoint.architecture).config(checkpoint.config)
-    config = _settle_head(config, checkpoint.shapes())
+    # Some files say "tied" and carry a head as well; transformers uses it, and so do we.
+    config = replace(config, tied=config.tied and "lm_head.weight" not in checkpoint.shapes())
     _check_shapes(config, checkpoint)
-    _check_memory(config, torch.device(device), dtype, path.name)
+    name = name or path.absolute().name.removesuffix(".gguf")
+    _check_memory(config, torch.device(device), dtype, name)
+    tokenizer = load_tokenizer(checkpoint)
     weights = _fill(config, checkpoint, torch.device(device), dtype, progress)
-    return Model(name or path.stem, config, weights, load_tokenizer(checkpoint))
+    return Model(name, config, weights, tokenizer)
 
 
 def layout(config: ModelConfig) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
@@ -91,27 +96,15 @@ def as_weights(tensors: Mapping[str, torch.Tensor]) -> Weights:
     return Weights(**{**optional, "lm_head": tensors["embed"], **tensors})
 
 
-def _settle_head(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
-    # Files that say "tied" and carry a head too exist; transformers ignores that head, and so
-    # does `layout`. The reverse, untied without a head, would otherwise name a missing tensor.
-    if not config.tied and "lm_head.weight" not in shapes:
-        raise UnpausedError(
-            "the config says the LM head is not tied, but lm_head.weight is missing"
-        )
-    return config
-
-
-def _sources(config: ModelConfig) -> list[tuple[str, int | None, int, str, tuple[int, ...]]]:
+def _sources(config: ModelConfig) -> Iterator[tuple[str, int | None, int, str, tuple[int, ...]]]:
     """Every checkpoint tensor and its place: (kind, layer, first row, name, shape)."""
-    found = []
     for kind, parts in layout(config).items():
         layers = range(config.layers) if "{layer}" in parts[0][0] else [None]
         for layer in layers:
             row = 0
             for name, shape in parts:
-                found.append((kind, layer, row, name.format(layer=layer), shape))
+                yield kind, layer, row, name.format(layer=layer), shape
                 row += shape[0]
-    return found
 
 
 def _check_shapes(config: ModelConfig, checkpoint: Checkpoint) -> None:

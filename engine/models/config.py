@@ -8,6 +8,12 @@ from typing import Any
 from engine.errors import UnpausedError
 from engine.models.base import ModelConfig
 
+_LLAMA3_CONSTANTS = (
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+)
 _ROPE_TYPES = ("default", "llama3", "factors")  # "factors": per-frequency divisors, from GGUF
 
 
@@ -24,7 +30,7 @@ def read_config(
             intermediate=int(raw["intermediate_size"]),
             heads=heads,
             kv_heads=int(raw.get("num_key_value_heads") or heads),
-            head_dim=int(raw.get("head_dim") or hidden // heads),
+            head_dim=int(raw.get("head_dim") or hidden // max(heads, 1)),
             vocab=int(raw["vocab_size"]),
             max_positions=int(raw.get("max_position_embeddings") or 2048),
             rms_eps=float(raw.get("rms_norm_eps", 1e-6)),
@@ -34,7 +40,7 @@ def read_config(
             qkv_bias=qkv_bias,
             qk_norm=qk_norm,
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UnpausedError(f"the {family} model's config lacks or garbles {error}") from error
     _check(raw, config)
     return config
@@ -47,12 +53,15 @@ def _rope_theta(raw: Mapping[str, Any]) -> float:
 
 
 def _rope_scaling(raw: Mapping[str, Any], family: str) -> Mapping[str, Any] | None:
-    scaling = raw.get("rope_scaling") or raw.get("rope_parameters")
-    kind = (scaling or {}).get("rope_type") or (scaling or {}).get("type") or "default"
+    scaling = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if kind not in _ROPE_TYPES:
         raise UnpausedError(
             f"this {family} model scales RoPE by {kind!r}; supported: default and llama3"
         )
+    if kind == "llama3":
+        for name in _LLAMA3_CONSTANTS:
+            float(scaling[name])
     return None if kind == "default" else scaling
 
 
@@ -65,7 +74,7 @@ def _check(raw: Mapping[str, Any], config: ModelConfig) -> None:
         (config.kv_heads < 1 or config.heads % max(config.kv_heads, 1) != 0,
          f"{config.heads} query heads over {config.kv_heads} key heads"),
         (config.head_dim % 2 != 0, f"an odd head size ({config.head_dim})"),
-        (min(config.layers, config.hidden, config.intermediate, config.vocab) < 1,
+        (min(config.layers, config.heads, config.hidden, config.intermediate, config.vocab) < 1,
          "a size below 1"),
     ]  # fmt: skip
     for wrong, what in problems:
