@@ -61,6 +61,8 @@ class ConsoleProgress:
         self._bars.update(self._tasks[name], completed=done_bytes, total=total_bytes or None)
 
     def _print(self, name: str, done_bytes: int, total_bytes: int) -> None:
+        if not done_bytes:  # nothing has come yet, and perhaps nothing will
+            return
         step = 100 * done_bytes // total_bytes // _LINE_EVERY_PERCENT * _LINE_EVERY_PERCENT
         if step != self._printed_percent.get(name):
             self._printed_percent[name] = step
