@@ -1,0 +1,411 @@
+"""One visitor's turns, with a fake pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.errors import UnpausedError
+from tests.ui.conftest import until
+from tests.ui.fakes import (
+    RATE_HZ,
+    REPLY,
+    FakeConversation,
+    FakeEntry,
+    FakePipeline,
+    services,
+)
+from ui.services import Runtime, Services
+from ui.session import MAX_TEXT_CHARS, Session
+from ui.visitors import Visitors
+
+SPEECH = np.ones(16000, np.float32)
+
+
+class Client:
+    """The socket's end of a session."""
+
+    def __init__(self, session: Session, sound: bool = True) -> None:
+        self.session = session
+        self.events: list[dict[str, Any]] = []
+        self.pcm: dict[int, bytes] = {}
+        session.attach(self.wake)
+        session.set_sound(sound)
+
+    def wake(self) -> None:
+        pass
+
+    def receive(self) -> None:
+        for message in self.session.outgoing():
+            if isinstance(message, bytes):
+                turn = int.from_bytes(message[4:8], "little")
+                self.pcm[turn] = self.pcm.get(turn, b"") + message[8:]
+            else:
+                self.events.append(message)
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        self.receive()
+        return [event for event in self.events if event["type"] == kind]
+
+
+def run(session: Session) -> None:
+    assert session.wait_idle(10)
+
+
+def contents(session: Session) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"]) for message in session.view().messages]
+
+
+def test_a_typed_turn_is_answered_and_shown(session: Session) -> None:
+    turn = session.start_text("  Why?  ")
+    run(session)
+    view = session.view()
+    assert contents(session) == [("user", "Why?"), ("assistant", REPLY)]
+    assert (view.turn, view.running, view.failed_text) == (turn, False, "")
+
+
+def test_a_spoken_turn_shows_what_was_understood(session: Session) -> None:
+    session.start_voice(SPEECH, 210.0)
+    run(session)
+    assert contents(session) == [("user", "Why is the sky blue?"), ("assistant", REPLY)]
+
+
+def test_events_tell_the_turn_from_start_to_end(session: Session) -> None:
+    client = Client(session, sound=False)
+    turn = session.start_voice(SPEECH, 210.0)
+    run(session)
+    assert client.of("turn") == [{"type": "turn", "turn": turn, "kind": "voice"}]
+    assert client.of("heard")[0]["text"] == "Why is the sky blue?"
+    states = [event["state"] for event in client.of("state")]
+    assert [state for state in states if state != "loading"] == [
+        "waiting",
+        "transcribing",
+        "thinking",
+        "answering",
+    ] or states[-3:] == ["transcribing", "thinking", "answering"]
+    done = client.of("done")[0]
+    assert done["finish"] == "complete"
+    assert [stage["name"] for stage in done["stages"]] == [
+        "endpointing",
+        "transcription",
+        "prefill",
+        "first_clause",
+        "synthesis",
+    ]
+    assert done["stages"][0]["ms"] == 210.0
+    assert all(event["turn"] == turn for event in client.events if "turn" in event and
+               event["type"] != "ready")  # fmt: skip
+
+
+def test_metrics_come_from_the_engines_clock(session: Session) -> None:
+    assert session.metrics() is None
+    turn = session.start_text("Why?")
+    run(session)
+    metrics = session.metrics()
+    assert metrics is not None
+    assert metrics["turn"] == turn and metrics["running"] is False
+    assert metrics["tokens"] == len(REPLY.split())
+    assert metrics["tpot_ms"]["p50"] == pytest.approx(18.4)
+    assert metrics["tokens_per_s"] == pytest.approx(1000 / 18.4, abs=0.01)
+
+
+def test_a_silent_recording_is_no_turn(session: Session, pipeline: FakePipeline) -> None:
+    pipeline.transcript = ""
+    client = Client(session)
+    session.start_voice(SPEECH, 0.0)
+    run(session)
+    assert contents(session) == []
+    assert client.of("done")[0]["finish"] == "no_speech"
+
+
+@pytest.mark.parametrize("text", ["", " \n ", "x" * (MAX_TEXT_CHARS + 1)])
+def test_a_turn_that_cannot_start_changes_nothing(session: Session, text: str) -> None:
+    with pytest.raises(UnpausedError):
+        session.start_text(text)
+    assert contents(session) == [] and not session.view().running
+
+
+def test_a_failed_turn_says_why_and_gives_the_text_back(
+    session: Session, pipeline: FakePipeline
+) -> None:
+    pipeline.fails = "The voice is missing."
+    session.start_text("Why?")
+    run(session)
+    assert contents(session)[1] == ("assistant", "**This turn failed.** The voice is missing.")
+    assert session.view().failed_text == "Why?"
+    pipeline.fails = ""
+    session.start_text("Why?")
+    assert session.view().failed_text == ""
+    run(session)
+
+
+def test_a_defect_is_told_in_words(pipeline: FakePipeline) -> None:
+    def broken() -> Any:
+        raise RuntimeError("a secret path")
+
+    session = Visitors(Runtime(services(pipeline, make_conversation=broken))).open()
+    session.start_text("Why?")
+    run(session)
+    assert "server's log" in contents(session)[1][1]
+    assert "secret" not in contents(session)[1][1]
+
+
+def test_what_failed_to_load_is_tried_again(pipeline: FakePipeline) -> None:
+    attempts = iter([UnpausedError("No weights."), None])
+
+    def conversation() -> Any:
+        fault = next(attempts)
+        if fault is not None:
+            raise fault
+        return FakeConversation()
+
+    session = Visitors(Runtime(services(pipeline, make_conversation=conversation))).open()
+    for expected in ("**This turn failed.** No weights.", REPLY):
+        session.start_text("Why?")
+        run(session)
+        assert contents(session)[-1][1] == expected
+
+
+def test_stop_ends_the_turn_and_keeps_what_was_shown(
+    session: Session, pipeline: FakePipeline
+) -> None:
+    pipeline.hold_after = 4
+    session.start_text("Why?")
+    until(session, lambda: contents(session)[-1][1] == "The sky is blue.")
+    session.stop()
+    run(session)
+    assert not session.view().running
+    assert contents(session)[-1] == ("assistant", "The sky is blue.\n\n*Stopped.*")
+
+
+def test_a_stale_stop_is_ignored(session: Session, pipeline: FakePipeline) -> None:
+    pipeline.pace.clear()
+    turn = session.start_text("Why?")
+    session.stop(turn - 1)
+    pipeline.pace.set()
+    run(session)
+    assert contents(session)[-1] == ("assistant", REPLY)
+
+
+def test_typing_during_a_turn_stops_it_and_is_answered(
+    session: Session, pipeline: FakePipeline
+) -> None:
+    pipeline.pace.clear()
+    session.start_text("First")
+    until(session, lambda: bool(pipeline.turns))
+    pipeline.pace.set()
+    second = session.start_text("Second")
+    run(session)
+    view = session.view()
+    assert view.turn == second
+    assert [text for role, text in contents(session) if role == "user"] == ["First", "Second"]
+    assert contents(session)[-1] == ("assistant", REPLY)
+
+
+def test_many_turns_at_once_end_with_the_last_one_answered(session: Session) -> None:
+    for number in range(12):
+        session.start_text(f"Question {number}")
+    run(session)
+    assert contents(session)[-1] == ("assistant", REPLY)
+    assert not session.view().running
+
+
+def test_speech_is_sent_with_its_turn_and_paced(session: Session) -> None:
+    client = Client(session)
+    turn = session.start_text("Why?")
+    run(session)
+    client.receive()
+    assert client.of("speech") == [{"type": "speech", "turn": turn, "rate_hz": RATE_HZ}]
+    assert len(client.pcm[turn]) < 2 * RATE_HZ * 0.7
+    assert session.active and not client.of("speech_end")
+    while not client.of("speech_end"):
+        session.played(turn, len(client.pcm[turn]) // 2, done=False)
+    total = client.of("speech_end")[0]["samples"]
+    assert len(client.pcm[turn]) == 2 * total == 2 * int(3.5 * RATE_HZ)
+    session.played(turn, total, done=True)
+    assert not session.active
+
+
+def test_without_a_socket_or_with_sound_off_nothing_is_spoken(session: Session) -> None:
+    session.set_sound(True)
+    assert not session.speaks
+    client = Client(session, sound=False)
+    session.start_text("Why?")
+    run(session)
+    assert not client.of("speech") and not client.pcm
+
+
+def test_sound_off_silences_the_turn_but_not_its_text(session: Session) -> None:
+    client = Client(session)
+    turn = session.start_text("Why?")
+    run(session)
+    session.set_sound(False)
+    assert client.of("flush")[-1]["turn"] == turn
+    session.played(turn, 2**30, done=True)
+    assert not session.active and contents(session)[-1][1] == REPLY
+
+
+def test_an_interrupted_spoken_reply_becomes_what_was_heard(
+    visitors: Visitors, pipeline: FakePipeline
+) -> None:
+    conversation = FakeConversation()
+    session = Visitors(Runtime(services(pipeline, make_conversation=lambda: conversation))).open()
+    client = Client(session)
+    turn = session.start_voice(SPEECH, 200.0)
+    run(session)
+    while len(client.pcm.get(turn, b"")) < 2 * RATE_HZ * 1.6:
+        client.receive()
+        session.played(turn, len(client.pcm[turn]) // 2, done=False)
+    session.stop(turn, samples=int(1.5 * RATE_HZ))
+    heard = conversation.messages[-1]["content"]
+    assert REPLY.startswith(heard) and 0 < len(heard) < len(REPLY)
+    assert contents(session)[-1] == ("assistant", f"{heard} …")
+    assert client.of("flush")[-1]["turn"] == turn
+
+
+def test_a_reply_stopped_before_its_first_sound_leaves_nothing(pipeline: FakePipeline) -> None:
+    conversation = FakeConversation()
+    session = Visitors(Runtime(services(pipeline, make_conversation=lambda: conversation))).open()
+    Client(session)
+    turn = session.start_voice(SPEECH, 200.0)
+    run(session)
+    session.stop(turn, samples=0)
+    assert conversation.messages[-1]["content"] == ""
+    assert contents(session)[-1] == ("assistant", "*Stopped before it spoke.*")
+
+
+def test_playback_that_never_reports_does_not_hold_the_session(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ui.outbox.STALL_S", -1.0)
+    client = Client(session)
+    session.start_text("Why?")
+    run(session)
+    client.receive()
+    client.receive()
+    assert client.of("speech_end") and not session.active
+
+
+def test_closing_the_socket_cancels_the_turn(session: Session, pipeline: FakePipeline) -> None:
+    client = Client(session)
+    pipeline.pace.clear()
+    session.start_text("Why?")
+    until(session, lambda: bool(pipeline.turns))
+    session.detach(client.wake)
+    run(session)
+    assert not session.view().running
+
+
+def test_a_socket_that_was_replaced_cannot_cancel_anything(
+    session: Session, pipeline: FakePipeline
+) -> None:
+    old = Client(session)
+    Client(session)
+    pipeline.pace.clear()
+    session.start_text("Why?")
+    session.detach(old.wake)
+    assert session.view().running and session.speaks
+    pipeline.pace.set()
+    run(session)
+
+
+def test_a_new_conversation_forgets_and_stays_usable(
+    session: Session, pipeline: FakePipeline
+) -> None:
+    client = Client(session)
+    pipeline.pace.clear()
+    session.start_text("First")
+    until(session, lambda: bool(pipeline.turns))
+    session.new_conversation()
+    assert contents(session) == [] and client.of("cleared")
+    pipeline.pace.set()
+    session.start_text("Second")
+    run(session)
+    assert contents(session) == [("user", "Second"), ("assistant", REPLY)]
+
+
+def test_an_engine_is_chosen_for_the_next_turn(pipeline: FakePipeline) -> None:
+    engines = [
+        FakeEntry("eager", "Kernel per op"),
+        FakeEntry("cpu", "Native"),
+        FakeEntry("graph", "CUDA graph", reason="no GPU"),
+    ]
+    built: list[str] = []
+    made = services(pipeline, engines)
+    made = Services(**{**vars(made), "make_engine": built.append})
+    session = Visitors(Runtime(made)).open()
+    session.set_engine("cpu")
+    for _ in range(2):
+        session.start_text("Why?")
+        run(session)
+    assert built == ["cpu"]
+    with pytest.raises(UnpausedError, match="no GPU"):
+        session.set_engine("graph")
+    with pytest.raises(UnpausedError, match="eager, cpu, graph"):
+        session.set_engine("warp")
+    assert session.engine_name == "cpu"
+
+
+def test_two_visitors_never_decode_at_once(visitors: Visitors, pipeline: FakePipeline) -> None:
+    first, second = visitors.open(), visitors.open()
+    client = Client(second)
+    pipeline.pace.clear()
+    first.start_text("First")
+    until(first, lambda: len(pipeline.turns) == 1)
+    second.start_text("Second")
+    until(second, lambda: any(e["state"] == "waiting" for e in client.of("state")))
+    assert client.of("state")[-1]["position"] == 1
+    assert len(pipeline.turns) == 1
+    pipeline.pace.set()
+    run(first)
+    run(second)
+    assert contents(first) == [("user", "First"), ("assistant", REPLY)]
+    assert contents(second) == [("user", "Second"), ("assistant", REPLY)]
+
+
+def test_who_waits_can_leave(visitors: Visitors, pipeline: FakePipeline) -> None:
+    first, second, third = visitors.open(), visitors.open(), visitors.open()
+    pipeline.pace.clear()
+    first.start_text("First")
+    until(first, lambda: len(pipeline.turns) == 1)
+    second.start_text("Second")
+    third.start_text("Third")
+    second.stop()
+    run(second)
+    pipeline.pace.set()
+    run(third)
+    assert len(pipeline.turns) == 2
+
+
+def test_ids_cannot_be_guessed_and_sessions_are_bounded(pipeline: FakePipeline) -> None:
+    visitors = Visitors(Runtime(services(pipeline)), max_sessions=3)
+    ids = [visitors.open().id for _ in range(5)]
+    assert len(set(ids)) == 5 and min(map(len, ids)) >= 32
+    assert visitors.get(ids[0]) is None and visitors.get(ids[-1]) is not None
+    assert visitors.get("guess") is None
+
+
+def test_busy_sessions_are_not_evicted(pipeline: FakePipeline) -> None:
+    visitors = Visitors(Runtime(services(pipeline)), max_sessions=1)
+    session = visitors.open()
+    pipeline.pace.clear()
+    session.start_text("Why?")
+    with pytest.raises(UnpausedError, match="Too many visitors"):
+        visitors.open()
+    visitors.close(session.id)
+    run(session)
+    visitors.open()
+
+
+def test_waiting_gives_the_newest_view(session: Session) -> None:
+    version = session.view().version
+    assert session.wait(version, 0.0).version == version
+    session.start_text("Why?")
+    seen: list[str] = []
+    view = session.wait(version, 5)
+    while view.running:
+        seen.append(view.messages[-1]["content"])
+        view = session.wait(view.version, 5)
+    assert all(REPLY.startswith(text) for text in seen if text != "Why?")

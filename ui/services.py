@@ -1,0 +1,100 @@
+"""What the page needs from the rest, made when first asked for and then shared by all visitors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from engine.errors import UnpausedError
+from ui.gate import Gate
+
+if TYPE_CHECKING:
+    from audio.endpointing import Endpointer
+    from audio.pipeline import VoicePipeline
+    from audio.vad import StreamingVad
+    from engine.base import DecodeEngine
+    from engine.conversation import Conversation
+    from engine.registry import EngineEntry
+    from engine.sampling import SamplingParams
+
+T = TypeVar("T")
+
+
+class Lazy(Generic[T]):
+    """A value made by whichever thread asks first, while the others wait. Failures are not kept."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made: list[T] = []
+
+    def __call__(self) -> T:
+        with self._lock:
+            if not self._made:
+                self._made.append(self._make())
+            return self._made[0]
+
+    @property
+    def ready(self) -> bool:
+        return bool(self._made)
+
+
+@dataclass(frozen=True)
+class Services:
+    """The parts behind the page. The makers may take seconds; they run off the event loop.
+
+    `make_engine` and `make_pipeline` are called once (per name); the others once per visitor or
+    microphone. Each may raise `UnpausedError`, which the page shows, and is then asked again.
+    """
+
+    model_name: str
+    engines: Sequence[EngineEntry]
+    default_engine: str
+    params: SamplingParams
+    make_engine: Callable[[str], DecodeEngine]
+    make_conversation: Callable[[], Conversation]
+    make_pipeline: Callable[[], VoicePipeline]
+    make_vad: Callable[[], StreamingVad]
+    make_endpointer: Callable[[], Endpointer]
+
+
+class Runtime:
+    """The services as the sessions use them: one of each, behind one gate."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.gate = Gate()
+        self.pipeline: Lazy[VoicePipeline] = Lazy(services.make_pipeline)
+        self._engines: dict[str, Lazy[DecodeEngine]] = {
+            entry.name: Lazy(lambda name=entry.name: services.make_engine(name))  # type: ignore[misc]
+            for entry in services.engines
+        }
+        self.check_engine(services.default_engine)
+
+    def check_engine(self, name: str) -> None:
+        """Raises `UnpausedError` unless `name` is an engine that this machine can run."""
+        entry = next((entry for entry in self.services.engines if entry.name == name), None)
+        if entry is None:
+            known = ", ".join(self._engines)
+            raise UnpausedError(f"Unknown engine {name!r}. Known engines: {known}.")
+        reason = entry.unavailable()
+        if reason is not None:
+            raise UnpausedError(f"The engine {name} is not available here: {reason}")
+
+    def engine(self, name: str) -> DecodeEngine:
+        return self._engines[name]()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the first turn would start without loading anything."""
+        return self.pipeline.ready and self._engines[self.services.default_engine].ready
+
+    def warm(self) -> None:
+        """Make what the first turn needs. A fault is left for the turn that runs into it."""
+        for make in (self._engines[self.services.default_engine], self.pipeline):
+            try:
+                make()
+            except UnpausedError:
+                return

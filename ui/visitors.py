@@ -1,0 +1,52 @@
+"""The sessions there are, by their unguessable ids."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+
+from engine.errors import UnpausedError
+from ui.services import Runtime
+from ui.session import Session
+
+MAX_SESSIONS = 32  # each may hold a KV cache
+
+
+class Visitors:
+    """Opens, finds and closes sessions; the longest unused gives way when there are too many."""
+
+    def __init__(self, runtime: Runtime, max_sessions: int = MAX_SESSIONS) -> None:
+        self.runtime = runtime
+        self._max_sessions = max_sessions
+        self._lock = threading.Lock()
+        self._sessions: dict[str, Session] = {}
+
+    def open(self) -> Session:
+        """A new session. Raises `UnpausedError` when all the others are in use."""
+        with self._lock:
+            if len(self._sessions) >= self._max_sessions:
+                self._evict()
+            session = Session(self.runtime, secrets.token_urlsafe(24))
+            self._sessions[session.id] = session
+            return session
+
+    def get(self, session_id: str) -> Session | None:
+        with self._lock:
+            return self._sessions.get(session_id)
+
+    def close(self, session_id: str) -> None:
+        """Forget a session and stop its turn. Idempotent."""
+        with self._lock:
+            session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.stop()
+
+    def close_all(self) -> None:
+        for session_id in list(self._sessions):
+            self.close(session_id)
+
+    def _evict(self) -> None:
+        idle = [session for session in self._sessions.values() if not session.active]
+        if not idle:
+            raise UnpausedError("Too many visitors at once; please try again in a few minutes.")
+        del self._sessions[min(idle, key=lambda session: session.used_at).id]
