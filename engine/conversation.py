@@ -31,8 +31,7 @@ class Conversation:
         system: str | None = None,
         **template_options: object,
     ) -> None:
-        if context < 2:
-            raise UnpausedError(f"context must be 2 positions or more; got {context}")
+        check_context(context)
         self.model = model
         self.cache = model.new_cache(context)
         self.messages: list[Message] = []
@@ -65,8 +64,7 @@ class Conversation:
                 f"engine {engine.name} runs {engine.model.name}, "
                 f"but this conversation is with {self.model.name}"
             )
-        if not user_text.strip():
-            raise UnpausedError("there is nothing to answer: the text is empty")
+        check_text(user_text)
         text, ids, trimmed = self._prompt(user_text, params.max_tokens)
         held = min(self.cache.common_prefix(ids), len(ids) - 1)
         self.cache.truncate(held)
@@ -193,6 +191,18 @@ class ReplyStream:
         self._metrics.launches = self._run.launches
         if delta.token.id not in self._stop_ids:
             self.generated_ids.append(delta.token.id)
+
+
+def check_context(context: int) -> None:
+    """Raise `UnpausedError` unless `context` positions can hold a prompt and a token."""
+    if context < 2:
+        raise UnpausedError(f"context must be 2 positions or more; got {context}")
+
+
+def check_text(text: str) -> None:
+    """Raise `UnpausedError` unless there is something to answer."""
+    if not text.strip():
+        raise UnpausedError("there is nothing to answer: the text is empty")
 
 
 def _user(text: str) -> Message:

@@ -12,12 +12,11 @@ from assets.source import Progress as FetchProgress
 from engine.base import DecodeEngine
 from engine.models.base import Model
 from engine.registry import engine_entry
-from engine.sampling import SamplingParams
-from engine.weights import Progress, load_model
+from engine.weights import Progress, inspect_model, load_model
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
-# The values of SmolLM2-Instruct's model card.
-CHAT_SAMPLING = SamplingParams(temperature=0.2, top_p=0.9, max_tokens=256)
+# bfloat16 on every device: on CPUs, too, it halves the bytes that decoding has to read.
+DTYPE = torch.bfloat16
 
 
 def best_device() -> torch.device:
@@ -25,16 +24,20 @@ def best_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def open_model(
-    spec: str, fetching: FetchProgress | None = None, loading: Progress | None = None
-) -> Model:
-    """Resolve `spec` (a known name, a local path, a hub repository) and load it.
+def locate_model(spec: str, fetching: FetchProgress | None = None) -> tuple[str, Path]:
+    """The name and the files of `spec`: a known name, a local path, a hub repository.
 
-    bfloat16 on every device: on CPUs, too, it halves the bytes that decoding has to read.
+    Fetches what is not here; raises `UnpausedError` for what cannot be had or cannot be run.
     """
     path = resolve(spec, fetching)
-    name = spec if spec in known_names("llm") else Path(spec).absolute().name.removesuffix(".gguf")
-    return load_model(path, best_device(), torch.bfloat16, name, loading)
+    name = spec if spec in known_names("llm") else path.absolute().name.removesuffix(".gguf")
+    inspect_model(path, best_device(), DTYPE, name)
+    return name, path
+
+
+def open_model(name: str, path: Path, progress: Progress | None = None) -> Model:
+    """Load what `locate_model` found onto the best device."""
+    return load_model(path, best_device(), DTYPE, name, progress)
 
 
 def open_engine(name: str, model: Model, speaking: bool = False) -> DecodeEngine:

@@ -36,16 +36,27 @@ def load_model(
     quantisation, missing or misshapen tensors, a missing tokenizer, or a model that does not fit
     in memory.
     """
+    name = name or path.absolute().name.removesuffix(".gguf")
+    checkpoint, config = inspect_model(path, device, dtype, name)
+    tokenizer = load_tokenizer(checkpoint)
+    weights = _fill(config, checkpoint, torch.device(device), dtype, progress)
+    return Model(name, config, weights, tokenizer)
+
+
+def inspect_model(
+    path: Path, device: torch.device | str, dtype: torch.dtype, name: str
+) -> tuple[Checkpoint, ModelConfig]:
+    """Open a model and check everything that can be known without reading a weight.
+
+    Raises `UnpausedError` as `load_model` does, but for the tokenizer.
+    """
     checkpoint = open_checkpoint(path)
     config = family_of(checkpoint.architecture).config(checkpoint.config)
     # Some files say "tied" and carry a head as well; transformers uses it, and so do we.
     config = replace(config, tied=config.tied and "lm_head.weight" not in checkpoint.shapes())
     _check_shapes(config, checkpoint)
-    name = name or path.absolute().name.removesuffix(".gguf")
     _check_memory(config, torch.device(device), dtype, name)
-    tokenizer = load_tokenizer(checkpoint)
-    weights = _fill(config, checkpoint, torch.device(device), dtype, progress)
-    return Model(name, config, weights, tokenizer)
+    return checkpoint, config
 
 
 def layout(config: ModelConfig) -> dict[str, list[tuple[str, tuple[int, ...]]]]:

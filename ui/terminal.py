@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import UnpausedError
-from engine.registry import engine_entry
+from engine.registry import ENGINES, engine_entry
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from audio.pipeline import VoicePipeline
     from engine.base import DecodeEngine
+    from engine.conversation import Conversation
     from engine.metrics import ReplyMetrics
     from engine.models.base import Model
     from engine.sampling import SamplingParams
@@ -19,31 +26,141 @@ if TYPE_CHECKING:
 
 def chat(options: argparse.Namespace) -> int:
     """Answer one line of text: the reply on standard output, its figures on standard error."""
-    params = _params(options)
-    model, engine = _open(options)
     from engine.bandwidth import read_bandwidth
-    from engine.conversation import Conversation
+    from engine.conversation import Conversation, check_text
 
+    params = _params(options)
+    check_text(options.text)
+    model, engine = _open(options)
     reply = Conversation(model, options.context).reply(engine, options.text, params)
     for delta in reply:
         if not options.json:
             print(delta.text, end="", flush=True)
     metrics = reply.metrics()
-    result = _result(reply.text, metrics)
+    result = {"reply": reply.text.strip(), **metrics.as_dict()}
+    decode_ms = round(float(metrics.itl_ms().sum()), 3)
+    result["stages"] = _stages(("prefill", result["ttft_ms"]), ("decode", decode_ms))
     share = metrics.bandwidth_share(read_bandwidth(str(model.device)))
     result["bandwidth_share"] = None if share is None else round(share, 4)
-    _print(options, result, metrics)
+    if not options.json:
+        print()
+    _finish(options, result)
     return 0
 
 
 def turn(options: argparse.Namespace) -> int:
     """One voice turn from a file: what was heard, the reply, the stages until it is audible."""
-    raise UnpausedError("not wired yet")
+    from audio.endpointing import listen
+    from audio.frames import read_audio, write_wav
+    from audio.vad import StreamingVad
+
+    params = _params(options)
+    samples = read_audio(options.audio)
+    _check_writable(options.out)
+    heard = listen(samples, StreamingVad().probability)
+    outcome = _Outcome()
+    if heard is not None:
+        model, engine = _open(options, speaking=True)
+        pipeline, conversation = _pipeline(), _conversation(options, model, engine)
+        pipeline.warm()
+        for event in pipeline.voice_turn(
+            heard.samples, conversation, engine, params, heard.endpointing_ms
+        ):
+            outcome.take(event, show=not options.json)
+    result = outcome.result(options)
+    if options.out and outcome.speech:
+        write_wav(options.out, outcome.joined(), outcome.rate_hz)
+    _finish(options, result)
+    return 0
 
 
 def page(options: argparse.Namespace) -> int:
     """Serve the page until interrupted."""
-    raise UnpausedError("not wired yet")
+    from assets.console import ConsoleProgress
+    from assets.resolver import resolve
+    from audio.endpointing import Endpointer
+    from audio.vad import StreamingVad
+    from engine.conversation import check_context
+    from engine.sampling import SamplingParams
+    from engine.setup import locate_model, open_engine, open_model
+    from ui.page import check_port, launch
+    from ui.services import Lazy, Services
+
+    engine_entry(options.engine)
+    check_port(options.host, options.port)
+    check_context(options.context)
+    with ConsoleProgress() as progress:
+        name, path = locate_model(options.model, progress)
+        for role in ("stt", "voice"):
+            resolve(role, progress)
+    model = Lazy(lambda: open_model(name, path))
+    engines = {
+        engine: Lazy(lambda engine=engine: open_engine(engine, model(), speaking=True))  # type: ignore[misc]
+        for engine in ENGINES
+    }
+    services = Services(
+        model_name=name,
+        engines=list(ENGINES.values()),
+        default_engine=options.engine,
+        params=SamplingParams(),
+        make_engine=lambda engine: engines[engine](),
+        make_conversation=lambda: _conversation(options, model(), engines[options.engine]()),
+        make_pipeline=_pipeline,
+        make_vad=StreamingVad,
+        make_endpointer=Endpointer,
+    )
+    launch(services, options.host, options.port)
+    return 0
+
+
+@dataclass
+class _Outcome:
+    """What a voice turn has produced so far."""
+
+    transcript: str = ""
+    reply: str = ""
+    metrics: ReplyMetrics | None = None
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    speech: list[np.ndarray] = field(default_factory=list)  # int16 [n] each
+    rate_hz: int = 0
+
+    def take(self, event: object, show: bool) -> None:
+        from audio.pipeline import Delta, Speech, Transcribed, TurnDone, TurnFailed
+
+        match event:
+            case Transcribed():
+                self.transcript = event.text
+                if show and event.text:
+                    print(f"You: {event.text}\nUnpaused: ", end="", flush=True)
+            case Delta() if show:
+                print(event.text, end="", flush=True)
+            case Speech():
+                self.speech.append(event.pcm)
+                self.rate_hz = event.rate_hz
+            case TurnDone():
+                self.reply, self.metrics = event.reply.strip(), event.metrics
+                self.stages = _stages(*((stage.name, stage.ms) for stage in event.stages))
+                if show and self.transcript:
+                    print()
+            case TurnFailed():
+                raise UnpausedError(event.message)
+
+    def result(self, options: argparse.Namespace) -> dict[str, Any]:
+        from engine.metrics import ReplyMetrics
+
+        metrics = self.metrics or ReplyMetrics(engine=options.engine, model=options.model)
+        return {
+            "transcript": self.transcript,
+            "reply": self.reply,
+            **metrics.as_dict(),
+            "stages": self.stages,
+            "first_audio_ms": round(sum(s["ms"] for s in self.stages), 3) if self.speech else None,
+        }
+
+    def joined(self) -> np.ndarray:
+        import numpy as np
+
+        return np.concatenate(self.speech)
 
 
 def _params(options: argparse.Namespace) -> SamplingParams:
@@ -60,42 +177,75 @@ def _params(options: argparse.Namespace) -> SamplingParams:
 def _open(options: argparse.Namespace, speaking: bool = False) -> tuple[Model, DecodeEngine]:
     engine_entry(options.engine)  # a misspelt name is said before gigabytes are fetched
     from assets.console import ConsoleProgress
-    from engine.setup import open_engine, open_model
+    from engine.conversation import check_context
+    from engine.setup import locate_model, open_engine, open_model
 
+    check_context(options.context)
     with ConsoleProgress() as progress:
-        model = open_model(options.model, progress)
+        name, path = locate_model(options.model, progress)
+    model = open_model(name, path)
     return model, open_engine(options.engine, model, speaking)
 
 
-def _result(reply: str, metrics: ReplyMetrics) -> dict[str, Any]:
-    """The JSON of a command: the reply, then every figure."""
-    figures = metrics.as_dict()
-    stages = [
-        {"name": "prefill", "ms": figures["ttft_ms"]},
-        {"name": "decode", "ms": _decode_ms(metrics)},
-    ]
-    return {"reply": reply.strip(), **figures, "stages": stages}
+def _conversation(options: argparse.Namespace, model: Model, engine: DecodeEngine) -> Conversation:
+    from engine.conversation import Conversation
+
+    # Thinking would be silence before the first word; models without it ignore the option.
+    conversation = Conversation(model, options.context, enable_thinking=False)
+    conversation.warm(engine)
+    return conversation
 
 
-def _decode_ms(metrics: ReplyMetrics) -> float:
-    return round(float(metrics.itl_ms().sum()), 3)
+def _pipeline() -> VoicePipeline:
+    from assets.console import ConsoleProgress
+    from assets.resolver import resolve
+    from audio.pipeline import VoicePipeline
+    from audio.stt import Transcriber
+    from audio.tts import Synthesizer
+
+    with ConsoleProgress() as progress:
+        transcriber = Transcriber(resolve("stt", progress), threads=os.cpu_count() or 1)
+        return VoicePipeline(transcriber, Synthesizer(resolve("voice", progress)))
 
 
-def _print(options: argparse.Namespace, result: dict[str, Any], metrics: ReplyMetrics) -> None:
+def _check_writable(path: Path | None) -> None:
+    """Say before the work, not after it, that its result could not be kept."""
+    if path is not None and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+        raise UnpausedError(f"cannot write {path}: {path.parent} is no folder to write to")
+
+
+def _stages(*named: tuple[str, float | None]) -> list[dict[str, Any]]:
+    return [{"name": name, "ms": None if ms is None else round(ms, 3)} for name, ms in named]
+
+
+def _finish(options: argparse.Namespace, result: dict[str, Any]) -> None:
+    """The last line: JSON on standard output, or the figures in words on standard error."""
     if options.json:
         print(json.dumps(result, ensure_ascii=False))
         return
-    print()
-    print(_summary(result), file=sys.stderr)
+    if result.get("transcript") == "":
+        print("No speech was heard.", file=sys.stderr)
+        return
+    stages = " + ".join(
+        f"{stage['name']} {_number(stage['ms'], 'ms')}" for stage in result["stages"]
+    )
+    if result.get("first_audio_ms") is not None:
+        stages += f" = {_number(result['first_audio_ms'], 'ms')} to first audio"
+    print(_summary(result), stages, sep="\n", file=sys.stderr)
 
 
 def _summary(result: dict[str, Any]) -> str:
-    def number(value: float | None, unit: str) -> str:
-        return "-" if value is None else f"{value:,.1f} {unit}"
-
     tpot = result["tpot_ms"]
-    return (
-        f"{result['engine']} · {result['model']} · {result['tokens']} tokens · "
-        f"{number(result['tokens_per_s'], 'tokens/s')} · TTFT {number(result['ttft_ms'], 'ms')} · "
-        f"TPOT p50 {number(tpot['p50'], 'ms')}, p99 {number(tpot['p99'], 'ms')}"
+    parts = (
+        result["engine"],
+        result["model"],
+        f"{result['tokens']} tokens",
+        _number(result["tokens_per_s"], "tokens/s"),
+        f"TTFT {_number(result['ttft_ms'], 'ms')}",
+        f"TPOT p50 {_number(tpot['p50'], 'ms')}, p99 {_number(tpot['p99'], 'ms')}",
     )
+    return " · ".join(parts)
+
+
+def _number(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{value:,.1f} {unit}"
