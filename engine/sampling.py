@@ -20,6 +20,7 @@ from engine.errors import UnpausedError
 _MASK32 = 0xFFFFFFFF
 _PHILOX_M0, _PHILOX_M1 = 0xD2511F53, 0xCD9E8D57  # multipliers of Philox4x32
 _PHILOX_W0, _PHILOX_W1 = 0x9E3779B9, 0xBB67AE85  # Weyl increments of the key
+_GREEDY_BELOW = 1e-30  # no noise can overturn a difference here, and the division would overflow
 _TOP_P_PROBE = 1024  # nearly every nucleus is smaller than this; a full sort is the fallback
 
 
@@ -55,6 +56,11 @@ class SamplingParams:
         for good, name, rule in checks:
             if not good:
                 raise UnpausedError(f"{name} must be {rule}; got {getattr(self, name)}")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the best token is simply taken: at temperature 0 and next to it."""
+        return self.temperature < _GREEDY_BELOW
 
 
 def philox4x32(counter: Sequence[torch.Tensor], seed: int) -> tuple[torch.Tensor, ...]:
@@ -106,7 +112,7 @@ def sample(
     scores = logits
     if params.repetition_penalty != 1.0 and len(context):
         scores = _penalise(logits, params.repetition_penalty, context)
-    if params.temperature == 0:
+    if params.greedy:
         chosen = scores.argmax()
     else:
         kept, ids = _filter(scores / params.temperature, params)
