@@ -104,7 +104,7 @@ def stream_text(
             text = "" if token.id in stop_ids else tokenizer.step(decoder, token.id)
             yield from _deltas(splitter, scanner.push(text), token)
             if scanner.hit:
-                return
+                break
         yield from _deltas(splitter, scanner.flush(), None)
         text, thinking = splitter.flush()
         if text:

@@ -133,11 +133,15 @@ def test_head_sizes_that_are_not_hidden_over_heads(tiny_of: TinyFactory, tmp_pat
     assert model.dtype == torch.bfloat16  # the default
 
 
-def test_raw_blocks_are_given_as_they_lie(tiny_of: TinyFactory, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", ["mlp.down_proj", "self_attn.q_proj", "self_attn.k_proj"])
+def test_blocks_are_given_in_the_order_of_hugging_face(
+    tiny_of: TinyFactory, tmp_path: Path, part: str
+) -> None:
     reference = tiny_of("llama").reference
     checkpoint = open_checkpoint(write_gguf(reference, tmp_path / "m.gguf", "Q4_1"))
-    name = "model.layers.1.mlp.down_proj.weight"
-    data, kind = checkpoint.blocks(name)  # type: ignore[attr-defined]
+    name = f"model.layers.1.{part}.weight"
+    blocks = checkpoint.blocks(name)
+    assert blocks and blocks[1] == "Q4_1" and blocks[0].dtype == np.uint8
     expected = stored(reference.state_dict()[name], "Q4_1").numpy()
-    assert kind == "Q4_1" and data.dtype == np.uint8
-    np.testing.assert_allclose(decode_rows(data, kind), expected, rtol=1e-6)
+    np.testing.assert_allclose(decode_rows(*blocks), expected, rtol=1e-6)
+    assert checkpoint.blocks("model.norm.weight") is None
