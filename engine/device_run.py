@@ -1,0 +1,103 @@
+"""One reply decoded by kernels that feed themselves: position, token and draw stay on the device.
+
+The host launches a few steps ahead of what it has read and polls the ring in pinned memory; it
+never synchronises the device. Steps launched past the end of a reply compute tokens nobody reads
+and fill cache positions beyond its length, which hold anything by contract.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.base import FinishReason, Token
+from engine.eager import finish_reason
+from engine.gpu import wait_for_word
+from engine.kv_cache import KVCache
+from engine.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from engine.triton_engine import TritonEngine
+
+_TIMEOUT_S = 60.0
+
+
+class DeviceRun:
+    """One reply of the engines `triton` and `graph`; see `engine.base.DecodeRun`.
+
+    Times are the device's clock (%globaltimer), `start_ns` being the host's moment on that clock.
+    Several runs of one engine may be iterated in turn: the engine's device state belongs to one
+    at a time, and changes hands between steps.
+    """
+
+    def __init__(
+        self, engine: TritonEngine, cache: KVCache, token_ids: Sequence[int], params: SamplingParams
+    ) -> None:
+        self.finish_reason: FinishReason | None = None
+        self.launches = 0
+        self._engine, self._cache, self._params = engine, cache, params
+        self._prompt = list(token_ids)
+        self._stop = threading.Event()
+        self._under_way: deque[int] = deque()  # sequence numbers launched and not yet read
+        self._read: deque[Token] = deque()  # read early, because another run took the device
+        self._stamp = engine.new_stamp()
+        self.start_ns = engine.clock_ns()
+
+    @property
+    def prefill_end_ns(self) -> int | None:
+        """When the prompt was in the cache, all but the token the first step feeds."""
+        return int(self._stamp[0]) or None
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def __iter__(self) -> Iterator[Token]:
+        engine, cache, params, count = self._engine, self._cache, self._params, 0
+        if self.finish_reason is None and not self._stop.is_set():
+            with engine.lock:
+                engine.prefill(cache, self._prompt[:-1])
+                engine.kernels.stamp(self._stamp)
+        pending = self._prompt[-1]
+        while self.finish_reason is None:
+            if self._stop.is_set():
+                self.finish_reason = "stopped"
+                return
+            with engine.lock:
+                if not self._read:
+                    if engine.hand_to(self):
+                        engine.kernels.bind(cache, pending, params)
+                    self._launch_ahead(params.max_tokens - count)
+                token = self._next()
+            cache.token_ids.append(pending)
+            pending, count = token.id, count + 1
+            self.launches += engine.launches_per_step(params)
+            self.finish_reason = finish_reason(token.id, count, cache, params)
+            yield token
+
+    def read_under_way(self) -> None:
+        """Wait for the steps launched ahead: another run is about to take the device."""
+        while self._under_way:
+            self._read.append(self._wait_for(self._under_way.popleft()))
+
+    def _launch_ahead(self, tokens_left: int) -> None:
+        limit = min(self._engine.steps_ahead, tokens_left, self._cache.free)
+        while len(self._under_way) < limit:
+            self._under_way.append(self._engine.launch(self._cache, self._params))
+
+    def _next(self) -> Token:
+        if self._read:
+            return self._read.popleft()
+        return self._wait_for(self._under_way.popleft())
+
+    def _wait_for(self, sequence: int) -> Token:
+        entry = self._engine.ring_entry(sequence)
+        wait_for_word(entry[3:], sequence, _TIMEOUT_S, f"token {sequence} of this engine")
+        token_id, time_ns, logprob_bits, _ = entry.tolist()
+        logprob = torch.tensor([logprob_bits], dtype=torch.int32).view(torch.float32)
+        on_gpu = self._engine.kernels.on_gpu
+        return Token(token_id, time_ns if on_gpu else time.perf_counter_ns(), float(logprob))

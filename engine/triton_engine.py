@@ -1,0 +1,186 @@
+"""Fused Triton kernels launched one by one from Python: five a layer instead of a dozen."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.device_run import DeviceRun
+from engine.eager import EagerEngine, check_prompt
+from engine.errors import UnpausedError
+from engine.gpu import gpu_reason, told_plainly, wait_for_word
+from engine.kv_cache import KVCache
+from engine.models.base import Model, ModelConfig
+from engine.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from kernels.ops import Filters, StepKernels
+    from kernels.tuning import Tuning
+
+_CLOCK_TIMEOUT_S = 10.0
+
+
+class TritonEngine:
+    """Kernel-per-op decoding with fused kernels, on a GPU (or interpreted, for tests).
+
+    Prompts go through the eager engine's layers, which share the cache; the last token of a
+    prompt and everything after it goes through the kernels.
+    """
+
+    name = "triton"
+    steps_ahead = 2  # launched but not read; hides the host's polling
+
+    def __init__(
+        self, model: Model, threads: int | None = None, tuning: Tuning | None = None
+    ) -> None:
+        self.model = model
+        self.lock = threading.RLock()
+        self._owner: DeviceRun | None = None
+        self._launched = 0  # steps, in the engine's life
+        self._per_step: dict[Filters, int] = {}
+        with told_plainly(self.name, model.config, scratch_bytes(model.config)):
+            self._prompts = _PromptEngine(model, threads)
+            self.kernels = self._make_kernels(tuning)
+            self._warm_up()
+
+    @staticmethod
+    def unavailable() -> str | None:
+        """No usable GPU or no usable Triton."""
+        return gpu_reason()
+
+    def prefill(self, cache: KVCache, token_ids: Sequence[int]) -> None:
+        self._check_cache(cache)
+        if token_ids:
+            self._prompts.prefill(cache, token_ids)
+
+    def decode(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams) -> DeviceRun:
+        check_prompt(self.model, cache, token_ids)
+        self._check_cache(cache)
+        return DeviceRun(self, cache, token_ids, params)
+
+    def close(self) -> None:
+        """Nothing runs once the device has done what was launched."""
+
+    def launch(self, cache: KVCache, params: SamplingParams) -> int:
+        """Launch one step; the sequence number its token will have in the ring."""
+        self._step(cache, filters_of(params, self.model.config.vocab))
+        self._launched += 1
+        return self._launched
+
+    def launches_per_step(self, params: SamplingParams) -> int:
+        """Kernels of one step, counted when it was launched."""
+        return self._per_step[filters_of(params, self.model.config.vocab)]
+
+    def hand_to(self, run: DeviceRun) -> bool:
+        """Make `run` the owner of the device state; whether it was not, and has to write its own.
+
+        The owner before it gets the tokens that are under way.
+        """
+        if self._owner is run:
+            return False
+        if self._owner is not None:
+            self._owner.read_under_way()
+        self._owner = run
+        return True
+
+    def ring_entry(self, sequence: int) -> torch.Tensor:
+        """int64 [4] of the ring: id, time_ns, log-probability bits, sequence."""
+        return self.kernels.ring[(sequence - 1) % len(self.kernels.ring)]
+
+    def new_stamp(self) -> torch.Tensor:
+        """int64 [1], zero, which a kernel can write and the host can watch."""
+        return torch.zeros(1, dtype=torch.int64, pin_memory=self.kernels.on_gpu)
+
+    def clock_ns(self) -> int:
+        """This moment on the engine's clock, to within the latency of a small kernel."""
+        if not self.kernels.on_gpu:
+            return time.perf_counter_ns()
+        stamp, before = self.new_stamp(), time.perf_counter_ns()
+        self.kernels.stamp(stamp)
+        wait_for_word(stamp, None, _CLOCK_TIMEOUT_S, "reading its clock")
+        return int(stamp[0]) - (time.perf_counter_ns() - before)
+
+    def _make_kernels(self, tuning: Tuning | None) -> StepKernels:
+        from kernels.ops import StepKernels
+        from kernels.tuning import tuning_for
+
+        device = self.model.device
+        gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+        return StepKernels(
+            self.model, tuning or tuning_for(self.model.config, gpu), self._dependent()
+        )
+
+    def _dependent(self) -> int:
+        return 0
+
+    def _warm_up(self) -> None:
+        """Compile every kernel now, not in the middle of a reply."""
+        if not self.kernels.on_gpu:  # interpreted: there is nothing to compile
+            return
+        from kernels.ops import Filters
+
+        scratch, flags = self.model.new_cache(1), (False, True)
+        self.kernels.bind(scratch, 0, SamplingParams())
+        for filters in [Filters(k, p, m) for k in flags for p in flags for m in flags]:
+            self._launch_kernels(filters)
+            self._launched += 1
+        torch.cuda.synchronize(self.model.device)
+
+    def _step(self, cache: KVCache, filters: Filters) -> None:
+        self._launch_kernels(filters)
+
+    def _launch_kernels(self, filters: Filters) -> None:
+        before = self.kernels.launches
+        self.kernels.step(filters)
+        self._per_step[filters] = self.kernels.launches - before
+
+    def _check_cache(self, cache: KVCache) -> None:
+        """Refuse a cache that the kernels were not made for."""
+        c = self.model.config
+        layers, kv_heads, _, head_dim = cache.k.shape
+        given = (layers, kv_heads, head_dim, cache.k.dtype, cache.k.device)
+        wanted = (c.layers, c.kv_heads, c.head_dim, self.model.dtype, self.model.device)
+        if given != wanted:
+            raise UnpausedError(
+                f"engine {self.name} was built for a cache of {_cache_line(wanted)} and was given "
+                f"{_cache_line(given)}: make the cache with this model's new_cache()"
+            )
+        if cache.max_positions > c.max_positions:
+            raise UnpausedError(
+                f"the cache holds {cache.max_positions} positions, the model {c.max_positions}: "
+                "make the cache with this model's new_cache()"
+            )
+
+
+class _PromptEngine(EagerEngine):
+    """The eager engine's layers for prompts; its decode steps, and their count, are not needed."""
+
+    def _count_launches(self) -> int:
+        return 0
+
+
+def filters_of(params: SamplingParams, vocab: int) -> Filters:
+    """The filters a reply needs; none when it is greedy."""
+    from kernels.ops import Filters
+
+    if params.greedy:
+        return Filters()
+    return Filters(0 < params.top_k < vocab, params.top_p < 1, params.min_p > 0)
+
+
+def scratch_bytes(config: ModelConfig) -> int:
+    """About what an engine allocates beside the weights: RoPE tables, logits, scratch cache."""
+    c = config
+    rope = 5 * c.max_positions * c.head_dim * 4
+    cache = 2 * c.layers * c.kv_size * 2
+    return rope + 16 * c.vocab + cache + 64 * c.q_size * 4
+
+
+def _cache_line(key: tuple[int, int, int, torch.dtype, torch.device]) -> str:
+    layers, kv_heads, head_dim, dtype, device = key
+    name = str(dtype).removeprefix("torch.")
+    return f"[{layers} layers, {kv_heads} heads, any length, {head_dim}] in {name} on {device}"

@@ -1,0 +1,357 @@
+"""The kernels of one decode step, launched singly: a grid around each stage function.
+
+`PDL`: 0 off, 1 programmatic dependent launch, 2 also requests to L2 ahead of need.
+
+Every program waits for the kernel before (`wait_for_previous`), having first asked for weights.
+Activations are float32; `control_ptr` is what changes from token to token (int64: the token to be
+fed, its position, steps done), `settings_ptr` and `reals_ptr` what a reply holds constant:
+
+settings (int64)  0 address of keys, 1 of values, 2 positions in the cache, 3 seed, 4 top_k
+reals (float32)   0 temperature, 1 top_p, 2 log(min_p), 3 repetition penalty
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.attention import attention_partial, combine_splits, split_bounds
+from kernels.dependent import let_next_start, prefetch_to_l2, wait_for_previous
+from kernels.matvec import matvec, normed_matvec, silu_of_pairs, weight_tile
+from kernels.sampling import (
+    DIGITS,
+    best_of,
+    mass_above,
+    next_low,
+    ordered,
+    publish,
+    scores_of,
+)
+
+_INT_MIN = tl.constexpr(-(2**31))
+_NONE = tl.constexpr(-3.0e38)
+
+
+@triton.jit
+def qkv_kernel(
+    x_ptr, gain_ptr, w_ptr, bias_ptr, out_ptr,
+    EPS: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, BIAS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """out = W @ rms_norm(x) (+ bias): float32 [N]."""
+    let_next_start(PDL)
+    rows = tl.arange(0, ROWS)
+    first = tl.program_id(0) * ROWS
+    base_ptr = w_ptr + first.to(tl.int64) * K
+    prefetch_to_l2(base_ptr, ROWS * K, PDL > 1 and N % ROWS == 0 and K > BLOCK_K)
+    tile = weight_tile(base_ptr, rows, N - first - rows, 0, N, K, ROWS, BLOCK_K)
+    wait_for_previous(PDL)
+    y = normed_matvec(
+        tile, base_ptr, rows, N - first - rows, x_ptr, gain_ptr, EPS, N, K, ROWS, BLOCK_K
+    )
+    if BIAS:
+        y += tl.load(bias_ptr + first + rows, mask=first + rows < N, other=0.0).to(tl.float32)
+    tl.store(out_ptr + first + rows, y, mask=first + rows < N)
+
+
+@triton.jit
+def attention_kernel(
+    qkv_ptr, q_gain_ptr, k_gain_ptr, cos_ptr, sin_ptr, control_ptr, settings_ptr,
+    out_ptr, max_ptr, sum_ptr, arrived_ptr, attended_ptr, ahead_ptr, layer,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, BLOCK_S: tl.constexpr,
+    EPS: tl.constexpr, QK_NORM: tl.constexpr, SCALE: tl.constexpr, DTYPE: tl.constexpr,
+    AHEAD: tl.constexpr, AHEAD_HALF: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """attended = softmax(q k') v of one layer, float32 [HEADS, D]; appends the new key and value.
+
+    One program for each key head and split; the last to arrive for a key head combines.
+    Attention leaves memory nearly idle, so each program asks for AHEAD weights of either half of
+    gate/up, whose turn comes after the output projection's.
+    """
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    let_next_start(PDL)
+    ahead_ptr += tl.program_id(0) * AHEAD
+    prefetch_to_l2(ahead_ptr, AHEAD, PDL > 1 and AHEAD > 0)
+    prefetch_to_l2(ahead_ptr + AHEAD_HALF, AHEAD, PDL > 1 and AHEAD > 0)
+    kv_head, split = tl.program_id(0) // SPLITS, tl.program_id(0) % SPLITS
+    positions = tl.load(settings_ptr + 2)
+    cache_offset = (layer * KV_HEADS + kv_head).to(tl.int64) * positions * D
+    k_ptr = tl.multiple_of(tl.load(settings_ptr), 16).to(tl.pointer_type(DTYPE)) + cache_offset
+    v_ptr = tl.multiple_of(tl.load(settings_ptr + 1), 16).to(tl.pointer_type(DTYPE)) + cache_offset
+    wait_for_previous(PDL)
+    position = tl.load(control_ptr + 1).to(tl.int32)
+    start, end, used = split_bounds(position, split, SPLITS, BLOCK_N)
+    if split < used:
+        part = kv_head * SPLITS + split
+        attention_partial(
+            qkv_ptr, q_gain_ptr, k_gain_ptr,
+            cos_ptr + position * (D // 2), sin_ptr + position * (D // 2),
+            k_ptr, v_ptr, position, start, end, kv_head, split,
+            out_ptr + part * GROUP * D, max_ptr + part * GROUP, sum_ptr + part * GROUP,
+            HEADS, KV_HEADS, D, BLOCK_D, GROUP, BLOCK_G, BLOCK_N, EPS, QK_NORM, SCALE,
+        )  # fmt: skip
+        tl.debug_barrier()  # one thread's release below stands for all threads' stores
+        arrived = tl.atomic_add(arrived_ptr + kv_head, 1, sem="acq_rel", scope="gpu")
+        if arrived == used - 1:
+            first = kv_head * SPLITS
+            combine_splits(
+                out_ptr + first * GROUP * D, max_ptr + first * GROUP, sum_ptr + first * GROUP,
+                used, attended_ptr + kv_head * GROUP * D, D, BLOCK_D, GROUP, BLOCK_S,
+            )  # fmt: skip
+            tl.store(arrived_ptr + kv_head, 0)
+
+
+@triton.jit
+def residual_kernel(
+    x_ptr, w_ptr, residual_ptr,
+    N: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, BLOCK_K: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """residual += W @ x, in place: float32 [N]. Serves the output and the down projection."""
+    let_next_start(PDL)
+    rows = tl.arange(0, ROWS)
+    first = tl.program_id(0) * ROWS
+    base_ptr = w_ptr + first.to(tl.int64) * K
+    prefetch_to_l2(base_ptr, ROWS * K, PDL > 1 and N % ROWS == 0 and K > BLOCK_K)
+    tile = weight_tile(base_ptr, rows, N - first - rows, 0, N, K, ROWS, BLOCK_K)
+    wait_for_previous(PDL)
+    inside = first + rows < N
+    old = tl.load(residual_ptr + first + rows, mask=inside, other=0.0)
+    y = matvec(tile, base_ptr, rows, N - first - rows, x_ptr, N, K, ROWS, BLOCK_K)
+    tl.store(residual_ptr + first + rows, old + y, mask=inside)
+
+
+@triton.jit
+def gate_up_kernel(
+    x_ptr, gain_ptr, w_ptr, out_ptr,
+    EPS: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """out = silu(gate @ h) * (up @ h), h = rms_norm(x): float32 [N]; W is [2N, K], gate first.
+
+    A program's ROWS rows are gate and up rows in turn, so that their sums meet in one thread.
+    """
+    let_next_start(PDL)
+    HALF: tl.constexpr = ROWS // 2
+    r = tl.arange(0, ROWS)
+    rows = (r % 2) * N + r // 2
+    first = tl.program_id(0) * HALF
+    base_ptr = w_ptr + first.to(tl.int64) * K
+    rows_left = N - first - r // 2
+    deep: tl.constexpr = PDL > 1 and N % HALF == 0 and K > BLOCK_K
+    prefetch_to_l2(base_ptr, HALF * K, deep)
+    prefetch_to_l2(base_ptr + N * K, HALF * K, deep)
+    tile = weight_tile(base_ptr, rows, rows_left, 0, N, K, ROWS, BLOCK_K)
+    wait_for_previous(PDL)
+    pairs = normed_matvec(
+        tile, base_ptr, rows, rows_left, x_ptr, gain_ptr, EPS, N, K, ROWS, BLOCK_K
+    )
+    out = first + tl.arange(0, HALF)
+    tl.store(out_ptr + out, silu_of_pairs(pairs, ROWS), mask=out < N)
+
+
+@triton.jit
+def head_kernel(
+    x_ptr, gain_ptr, w_ptr, logits_ptr, seen_ptr, control_ptr, settings_ptr, reals_ptr,
+    best_ptr, best_id_ptr, top_ptr, exp_max_ptr, exp_sum_ptr,
+    EPS: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, SEGMENT: tl.constexpr, BLOCK_S: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """logits = W @ rms_norm(x), and each program's part of the draw and of the softmax.
+
+    A program owns SEGMENT rows (a multiple of ROWS) and, having computed them all, goes over its
+    logits once more with one row a thread.
+    """
+    let_next_start(PDL)
+    rows = tl.arange(0, ROWS)
+    program = tl.program_id(0)
+    begin = program * SEGMENT
+    end = tl.minimum(begin + SEGMENT, N)
+    base_ptr = w_ptr + begin.to(tl.int64) * K
+    tile = weight_tile(base_ptr, rows, end - begin - rows, 0, N, K, ROWS, BLOCK_K, True)
+    wait_for_previous(PDL)
+    for i in range(SEGMENT // ROWS):
+        first = begin + i * ROWS
+        y = normed_matvec(
+            tile, base_ptr, rows, end - first - rows, x_ptr, gain_ptr, EPS, N, K, ROWS, BLOCK_K
+        )
+        base_ptr += ROWS * K
+        tile = weight_tile(base_ptr, rows, end - first - ROWS - rows, 0, N, K, ROWS, BLOCK_K, True)
+        tl.store(logits_ptr + first + rows, y, mask=first + rows < end)
+    tl.debug_barrier()
+    ids = begin + tl.arange(0, BLOCK_S)
+    present = ids < end
+    logits = tl.load(logits_ptr + ids, mask=present, other=_NONE)
+    seen = tl.load(seen_ptr + ids, mask=present, other=0)
+    temperature = tl.load(reals_ptr)
+    scores = scores_of(logits, seen, tl.load(reals_ptr + 3), temperature)
+    scores = tl.where(present, scores, _NONE)
+    value, winner = best_of(
+        scores, ids, present, tl.load(settings_ptr + 3), position_of_next(control_ptr), temperature
+    )
+    exp_max = tl.max(logits, axis=0)
+    tl.store(best_ptr + program, value)
+    tl.store(best_id_ptr + program, winner)
+    tl.store(top_ptr + program, tl.max(scores, axis=0))
+    tl.store(exp_max_ptr + program, exp_max)
+    tl.store(exp_sum_ptr + program, tl.sum(tl.exp(logits - exp_max), axis=0))
+
+
+@triton.jit
+def position_of_next(control_ptr):
+    """int32: the position that the token being sampled goes to."""
+    return (tl.load(control_ptr + 1) + 1).to(tl.int32)
+
+
+@triton.jit
+def block_of_scores(
+    logits_ptr, seen_ptr, reals_ptr, top_ptr,
+    N: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """(ids, which exist, scores) of this program's block, and the largest score of all."""
+    ids = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    present = ids < N
+    logits = tl.load(logits_ptr + ids, mask=present, other=_NONE)
+    seen = tl.load(seen_ptr + ids, mask=present, other=0)
+    scores = scores_of(logits, seen, tl.load(reals_ptr + 3), tl.load(reals_ptr))
+    h = tl.arange(0, BLOCK_H)
+    top = tl.max(tl.load(top_ptr + h, mask=h < HEADS, other=_NONE), axis=0)
+    return ids, present, scores, top
+
+
+@triton.jit
+def target_of(settings_ptr, reals_ptr, COUNT: tl.constexpr):
+    """top_k with COUNT, else top_p: float32."""
+    if COUNT:
+        target = tl.load(settings_ptr + 4).to(tl.float32)
+    else:
+        target = tl.load(reals_ptr + 1)
+    return target
+
+
+@triton.jit
+def narrow_kernel(
+    logits_ptr, seen_ptr, settings_ptr, reals_ptr, top_ptr,
+    lows_ptr, floors_ptr, above_ptr, mass_ptr, number, shift, shift_before,
+    N: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr, BLOCK_B: tl.constexpr,
+    FIRST: tl.constexpr, OPENS: tl.constexpr, COUNT: tl.constexpr, COUNT_BEFORE: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """Pass `number` of the threshold search: settle the digit before, measure this one's.
+
+    FIRST: nothing was measured before. OPENS: this pass begins a filter, whose floor is the
+    threshold that the filter before it found. COUNT: top-k, else top-p.
+    """
+    let_next_start(PDL)
+    wait_for_previous(PDL)
+    low = tl.full([], _INT_MIN, tl.int32)
+    floor = low
+    if not FIRST:
+        side = (number - 1) % 2
+        settled = next_low(
+            above_ptr + side * BLOCKS * DIGITS, mass_ptr + side * BLOCKS,
+            tl.load(lows_ptr + number - 1), shift_before,
+            target_of(settings_ptr, reals_ptr, COUNT_BEFORE), BLOCKS, BLOCK_B, COUNT_BEFORE,
+        )  # fmt: skip
+        if OPENS:
+            floor = settled
+        else:
+            low = settled
+            floor = tl.load(floors_ptr + number - 1)
+    if tl.program_id(0) == 0:
+        tl.store(lows_ptr + number, low)
+        tl.store(floors_ptr + number, floor)
+    _, present, scores, top = block_of_scores(
+        logits_ptr, seen_ptr, reals_ptr, top_ptr, N, HEADS, BLOCK_H, BLOCK
+    )
+    above, mass = mass_above(scores, present, floor, top, low, shift, COUNT)
+    block = (number % 2) * BLOCKS + tl.program_id(0)
+    tl.store(above_ptr + block * DIGITS + tl.arange(0, DIGITS), above)
+    tl.store(mass_ptr + block, mass)
+
+
+@triton.jit
+def pick_kernel(
+    logits_ptr, seen_ptr, control_ptr, settings_ptr, reals_ptr, top_ptr,
+    lows_ptr, above_ptr, mass_ptr, best_ptr, best_id_ptr, passes, shift_before,
+    N: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr, BLOCK_B: tl.constexpr,
+    SEARCHED: tl.constexpr, COUNT_BEFORE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Each block's part of the draw among the scores that pass the filters."""
+    let_next_start(PDL)
+    wait_for_previous(PDL)
+    ids, kept, scores, top = block_of_scores(
+        logits_ptr, seen_ptr, reals_ptr, top_ptr, N, HEADS, BLOCK_H, BLOCK
+    )
+    kept &= scores >= top + tl.load(reals_ptr + 2)
+    if SEARCHED:
+        side = (passes - 1) % 2
+        threshold = next_low(
+            above_ptr + side * BLOCKS * DIGITS, mass_ptr + side * BLOCKS,
+            tl.load(lows_ptr + passes - 1), shift_before,
+            target_of(settings_ptr, reals_ptr, COUNT_BEFORE), BLOCKS, BLOCK_B, COUNT_BEFORE,
+        )  # fmt: skip
+        kept &= ordered(scores) >= threshold
+    value, winner = best_of(
+        scores, ids, kept, tl.load(settings_ptr + 3), position_of_next(control_ptr),
+        tl.load(reals_ptr),
+    )  # fmt: skip
+    tl.store(best_ptr + tl.program_id(0), value)
+    tl.store(best_id_ptr + tl.program_id(0), winner)
+
+
+@triton.jit
+def embed_token(embed_ptr, token, x_ptr, seen_ptr, K: tl.constexpr, BLOCK_K: tl.constexpr):
+    """x = the token's embedding, float32 [K]; the token counts as seen from now on."""
+    tl.store(seen_ptr + token, 1)
+    k = tl.arange(0, BLOCK_K)
+    row = tl.load(embed_ptr + token.to(tl.int64) * K + k, mask=k < K, other=0.0)
+    tl.store(x_ptr + k, row.to(tl.float32), mask=k < K)
+
+
+@triton.jit
+def embed_kernel(
+    embed_ptr, control_ptr, x_ptr, seen_ptr, K: tl.constexpr, BLOCK_K: tl.constexpr
+):
+    """The start of a reply: what `finish_kernel` does for every token after the first."""
+    embed_token(embed_ptr, tl.load(control_ptr).to(tl.int32), x_ptr, seen_ptr, K, BLOCK_K)
+
+
+@triton.jit
+def finish_kernel(
+    logits_ptr, best_ptr, best_id_ptr, exp_max_ptr, exp_sum_ptr, control_ptr, ring_ptr,
+    embed_ptr, x_ptr, seen_ptr,
+    PARTS: tl.constexpr, BLOCK_P: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr,
+    K: tl.constexpr, BLOCK_K: tl.constexpr, RING: tl.constexpr,
+    DEVICE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One program: settle the draw, publish the token, and make it the next step's input."""
+    let_next_start(PDL)
+    wait_for_previous(PDL)
+    p, h = tl.arange(0, BLOCK_P), tl.arange(0, BLOCK_H)
+    value = tl.load(best_ptr + p, mask=p < PARTS, other=_NONE)
+    ids = tl.load(best_id_ptr + p, mask=p < PARTS, other=2**31 - 1)
+    token = tl.min(tl.where(value == tl.max(value, axis=0), ids, 2**31 - 1), axis=0)
+    embed_token(embed_ptr, token, x_ptr, seen_ptr, K, BLOCK_K)
+    exp_max = tl.load(exp_max_ptr + h, mask=h < HEADS, other=_NONE)
+    exp_sum = tl.load(exp_sum_ptr + h, mask=h < HEADS, other=0.0)
+    top = tl.max(exp_max, axis=0)
+    log_total = top + tl.log(tl.sum(exp_sum * tl.exp(exp_max - top), axis=0))
+    logprob = tl.load(logits_ptr + token) - log_total
+    position = tl.load(control_ptr + 1)
+    step = tl.load(control_ptr + 2)
+    tl.store(control_ptr, token.to(tl.int64))
+    tl.store(control_ptr + 1, position + 1)
+    tl.store(control_ptr + 2, step + 1)
+    publish(ring_ptr, step % RING, token, logprob, step + 1, DEVICE)
+
+
+@triton.jit
+def stamp_kernel(out_ptr, DEVICE: tl.constexpr):
+    """Write the device's clock, in nanoseconds, to pinned host memory."""
+    if DEVICE:
+        tl.store(out_ptr, tl.extra.cuda.globaltimer())
+    else:
+        tl.store(out_ptr, tl.full([], 1, tl.int64))

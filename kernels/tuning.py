@@ -1,0 +1,90 @@
+"""Tile shapes of the kernels: measured ones from tuning.json, safe ones for any other GPU."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.models.base import ModelConfig
+
+_TABLE = Path(__file__).with_name("tuning.json")
+MATVECS = ("qkv", "o", "gate_up", "down", "head")
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows a program owns, columns it takes at a time (a power of two), and its warps."""
+
+    rows: int
+    block_k: int
+    warps: int
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Every choice of one model on one GPU."""
+
+    qkv: Tile
+    o: Tile
+    gate_up: Tile
+    down: Tile
+    head: Tile
+    splits: int  # parts a context is divided into for attention
+    block_n: int  # positions an attention program takes at a time
+    attention_warps: int
+    ahead: int  # gate/up weights an attention program requests, in each half; 0 for none
+
+
+def sizes(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    """(rows, columns) of each matrix-vector product."""
+    c = config
+    return {
+        "qkv": (c.qkv_size, c.hidden),
+        "o": (c.hidden, c.q_size),
+        "gate_up": (2 * c.intermediate, c.hidden),
+        "down": (c.hidden, c.intermediate),
+        "head": (c.vocab, c.hidden),
+    }
+
+
+def tuning_for(config: ModelConfig, gpu: str) -> Tuning:
+    """The table's entries for `gpu` where it has them, `default_tile` and rules elsewhere."""
+    measured = _table().get(gpu, {})
+    tiles = {}
+    for kind, (rows, columns) in sizes(config).items():
+        entry = measured.get(f"{kind} {rows}x{columns}")
+        tiles[kind] = Tile(*entry) if entry else default_tile(kind, rows, columns)
+    attention = f"attention {config.heads}/{config.kv_heads}x{config.head_dim}"
+    splits, block_n, warps, ahead = measured.get(attention) or default_attention(config)
+    return Tuning(
+        **tiles, splits=splits, block_n=block_n, attention_warps=warps, ahead=ahead
+    )
+
+
+def default_tile(kind: str, rows: int, columns: int) -> Tile:
+    """A tile that any GPU takes: at most 64 weights a thread held at once."""
+    block_k = min(1024, power_of_two(columns))
+    per_program = 4 if rows < 4096 and kind != "gate_up" else 8
+    return Tile(per_program, block_k, 4)
+
+
+def default_attention(config: ModelConfig) -> tuple[int, int, int, int]:
+    """(splits, positions, warps, ahead): about a program for each of 128 SMs, nothing ahead."""
+    splits = max(4, min(64, power_of_two(128 // config.kv_heads + 1) // 2))
+    group = power_of_two(config.heads // config.kv_heads)
+    # 32 float32 accumulators a thread.
+    positions = 32 * 32 * 8 // (group * power_of_two(config.head_dim))
+    return splits, max(16, min(128, positions)), 8, 0
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is at least `n`."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+@functools.cache
+def _table() -> dict[str, dict[str, list[int]]]:
+    content: dict[str, dict[str, list[int]]] = json.loads(_TABLE.read_text("utf-8"))
+    return content
