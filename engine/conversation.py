@@ -37,7 +37,8 @@ class Conversation:
         self.messages: list[Message] = []
         self._system = system
         self._template_options = template_options
-        self._known_text, self._known_ids = "", list[int]()  # a prompt prefix and its ids
+        self._prompt_text, self._prompt_ids = "", list[int]()  # the last turn's
+        self._known_text, self._known_ids = "", list[int]()  # the same, with the reply if possible
 
     def warm(self, engine: DecodeEngine) -> None:
         """Prefill what every prompt begins with, so that the first turn need not."""
@@ -70,7 +71,6 @@ class Conversation:
         self.cache.truncate(held)
         params = replace(params, stop_ids=self.model.tokenizer.stop_ids | set(params.stop_ids))
         run = engine.decode(self.cache, ids[held:], params)
-        del self.messages[: 2 * trimmed]
         metrics = ReplyMetrics(
             engine=engine.name,
             model=self.model.name,
@@ -88,6 +88,7 @@ class Conversation:
         """Replace the last reply by the part of it that was heard, after an interruption."""
         if self.messages and self.messages[-1]["role"] == "assistant":
             self.messages[-1] = {"role": "assistant", "content": text}
+            self._known_text, self._known_ids = self._prompt_text, self._prompt_ids
 
     def clear(self) -> None:
         """Begin anew; the start of the prompt stays in the cache."""
@@ -113,20 +114,24 @@ class Conversation:
     def _prompt(self, user_text: str, max_tokens: int) -> tuple[str, list[int], int]:
         """(prompt text, its ids, oldest turns left out so that it fits)."""
         capacity = self.cache.max_positions
-        room = capacity - min(max_tokens, capacity // _REPLY_SHARE)
-        for trimmed in range(len(self.messages) // 2 + 1):
+        room = limit = capacity - min(max_tokens, capacity // _REPLY_SHARE)
+        turns = len(self.messages) // 2
+        for trimmed in range(turns + 1):
             messages = [*self._head(), *self.messages[2 * trimmed :], _user(user_text)]
             text = self.model.tokenizer.render(messages, **self._template_options)
             ids = self._tokenise(text)
-            if len(ids) <= room:
+            if len(ids) <= (limit if trimmed < turns else room):
                 return text, ids, trimmed
+            limit = room // 2  # trimming costs a prefill of what is left: cut deep, but seldom
         raise UnpausedError(
             f"the message takes {len(ids)} tokens and the context has room for {room}: "
             "shorten it or start with a larger --context"
         )
 
     def _commit(self, reply: ReplyStream) -> None:
+        del self.messages[: 2 * reply.metrics().trimmed_turns]
         self.messages += [_user(reply.user_text), {"role": "assistant", "content": reply.text}]
+        self._prompt_text, self._prompt_ids = reply.prompt_text, reply.prompt_ids
         self._known_text, self._known_ids = reply.prompt_text, reply.prompt_ids
         # Only a reply whose ids decode to the very text in the messages can be continued by ids.
         if self.model.tokenizer.decode(reply.generated_ids) == reply.text:
@@ -159,6 +164,8 @@ class ReplyStream:
         self._deltas = stream_text(run, conversation.model.tokenizer, stop_ids, stops)
 
     def __iter__(self) -> Iterator[TextDelta]:
+        if self._metrics.finish_reason:
+            return  # iterated before
         ended = False
         try:
             for delta in self._deltas:

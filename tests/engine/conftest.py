@@ -38,6 +38,14 @@ def llama(tiny_of: TinyFactory) -> Model:
 
 
 @pytest.fixture(scope="session")
+def long_llama(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A tiny Llama of 2048 positions, for long conversations."""
+    reference = tiny.make_reference("llama", max_position_embeddings=2048)
+    folder = tiny.save(reference, tmp_path_factory.mktemp("tiny") / "long_llama")
+    return load_model(folder, dtype=torch.float32)
+
+
+@pytest.fixture(scope="session")
 def smollm2(smollm2_path: Path) -> Model:
     """The real SmolLM2, float32."""
     return load_model(smollm2_path, dtype=torch.float32)

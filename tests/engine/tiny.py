@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,39 +98,47 @@ _LLAMA3_ROPE = {
     "original_max_position_embeddings": 64,
 }
 
-# Every size is a multiple of 32, so that each can be quantised in blocks.
-FAMILIES: dict[str, Callable[[], Any]] = {
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**shape_of(64, 96, 4, 2, False))),
-    # SmolLM2 in small: nine heads over three, a tied head, no size a power of two.
-    "smollm2": lambda: LlamaForCausalLM(
-        LlamaConfig(**shape_of(288, 416, 9, 3, True, rope_parameters=_rope(1e5)))
-    ),
-    "llama2": lambda: LlamaForCausalLM(
-        LlamaConfig(**shape_of(96, 160, 6, 6, False, rms_norm_eps=1e-5))
-    ),
-    "llama3": lambda: LlamaForCausalLM(
-        LlamaConfig(**shape_of(64, 96, 2, 1, True, rope_parameters=_LLAMA3_ROPE))
-    ),
-    "qwen2": lambda: Qwen2ForCausalLM(
-        Qwen2Config(**shape_of(96, 160, 6, 2, True, rope_parameters=_rope(1e6)))
-    ),
-    "qwen3": lambda: Qwen3ForCausalLM(
-        Qwen3Config(**shape_of(64, 96, 4, 2, False, head_dim=32, rope_parameters=_rope(1e6)))
-    ),
-}
-
 
 def _rope(theta: float) -> dict[str, Any]:
     return {"rope_type": "default", "rope_theta": theta}
 
 
-def make_reference(family: str, seed: int = 0) -> Any:
+# Every size is a multiple of 32, so that each can be quantised in blocks.
+FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
+    "llama": (LlamaForCausalLM, LlamaConfig, shape_of(64, 96, 4, 2, False)),
+    # SmolLM2 in small: nine heads over three, a tied head, no size a power of two.
+    "smollm2": (
+        LlamaForCausalLM,
+        LlamaConfig,
+        shape_of(288, 416, 9, 3, True, rope_parameters=_rope(1e5)),
+    ),
+    "llama2": (LlamaForCausalLM, LlamaConfig, shape_of(96, 160, 6, 6, False, rms_norm_eps=1e-5)),
+    "llama3": (
+        LlamaForCausalLM,
+        LlamaConfig,
+        shape_of(64, 96, 2, 1, True, rope_parameters=_LLAMA3_ROPE),
+    ),
+    "qwen2": (
+        Qwen2ForCausalLM,
+        Qwen2Config,
+        shape_of(96, 160, 6, 2, True, rope_parameters=_rope(1e6)),
+    ),
+    "qwen3": (
+        Qwen3ForCausalLM,
+        Qwen3Config,
+        shape_of(64, 96, 4, 2, False, head_dim=32, rope_parameters=_rope(1e6)),
+    ),
+}
+
+
+def make_reference(family: str, seed: int = 0, **changes: Any) -> Any:
     """transformers' model of `FAMILIES[family]`, float32, every parameter drawn from `seed`.
 
     Also biases and norms, which transformers would make 0 and 1. The head never favours a token
     that is not ASCII text, so that greedy replies are text and end by length.
     """
-    model = FAMILIES[family]().eval()
+    model_class, config_class, arguments = FAMILIES[family]
+    model = model_class(config_class(**(arguments | changes))).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
