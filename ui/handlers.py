@@ -56,15 +56,15 @@ class Handlers:
 
     def follow(self, session_id: str) -> Iterator[Update]:
         """Show a spoken turn that has begun."""
-        session = self._session(session_id)
+        session = self._open_session(session_id)
         yield from self._updates(session, session.view().turn)
 
     def stop(self, session_id: str) -> None:
-        self._session(session_id).stop()
+        self._open_session(session_id).stop()
 
     def choose_engine(self, session_id: str, name: str) -> tuple[Any, str]:
         """The engine of the next turn: (selector, notice)."""
-        session = self._session(session_id)
+        session = self._open_session(session_id)
         try:
             session.set_engine(name)
         except UnpausedError as error:
@@ -72,7 +72,7 @@ class Handlers:
         return NO_CHANGE, ""
 
     def begin_anew(self, session_id: str) -> tuple[list[dict[str, str]], str]:
-        self._session(session_id).new_conversation()
+        self._open_session(session_id).new_conversation()
         return [], ""
 
     def _session(self, session_id: str) -> Session:
@@ -80,6 +80,12 @@ class Handlers:
         if session is None:
             raise UnpausedError("This page was left alone for too long. Please reload it.")
         return session
+
+    def _open_session(self, session_id: str) -> Session:
+        try:
+            return self._session(session_id)
+        except UnpausedError as error:
+            raise gr.Error(str(error), print_exception=False) from None
 
     def _updates(self, session: Session, turn: int) -> Iterator[Update]:
         """Follow `turn` to its end. Whoever stops following has left: then the turn ends too."""

@@ -66,13 +66,14 @@ def start(services: Services, host: str = "127.0.0.1", port: int = 7860) -> Page
         app_kwargs={"routes": [WebSocketRoute(PATH, VoiceSocket(visitors).handle)]},
         theme=theme(),
         css=style(),
+        head=panels.HEAD,
         max_threads=FOLLOWERS,
         max_file_size="1kb",  # nothing here takes files
         footer_links=[],
         run_history=False,
         ssr_mode=False,
         quiet=True,
-        show_error=True,
+        favicon_path=panels.STATIC / "favicon.svg",
         prevent_thread_lock=True,
     )
     return Page(url, visitors, blocks)
@@ -105,7 +106,7 @@ def build(visitors: Visitors) -> gr.Blocks:
     choices, missing = engine_choices(services)
     with gr.Blocks(title="Unpaused", fill_height=True, fill_width=True) as page:
         session_id = gr.State("")
-        with gr.Column(elem_id="unpaused"):
+        with gr.Column(elem_id="app"):
             with gr.Row(elem_id="header"):
                 gr.HTML(panels.header(services.model_name), elem_id="name")
                 with gr.Column(elem_id="engines"):

@@ -11,6 +11,10 @@ from pathlib import Path
 
 STATIC = Path(__file__).parent / "static"
 
+# The browser itself keeps the page from fetching elsewhere, whatever a model writes.
+HEAD = """<meta http-equiv="Content-Security-Policy" content="default-src 'self' data: blob:
+'unsafe-inline' 'unsafe-eval'; connect-src 'self' data: blob: ws: wss:">"""
+
 # Four even ticks: tokens that do not pause.
 MARK = """
 <svg viewBox="0 0 24 24" aria-hidden="true"><g stroke="currentColor" stroke-width="2.6"

@@ -129,10 +129,10 @@ class Connection:
             for task in done:
                 task.result()
         finally:
+            self._session.detach(self._wake)  # first: what follows may itself be cancelled
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._session.detach(self._wake)
 
     async def close(self, code: int) -> None:
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):

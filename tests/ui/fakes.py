@@ -71,7 +71,6 @@ class FakeTurn:
 
     def stop(self) -> None:
         self._stopped.set()
-        self._pipeline.pace.set()
 
     def metrics(self) -> ReplyMetrics | None:
         return self._metrics if self._metrics.tokens else None
@@ -88,11 +87,11 @@ class FakeTurn:
             return
         said = ""
         for count, word in enumerate(pipeline.reply.split(" ")):
-            if count == pipeline.hold_after:
-                pipeline.pace.clear()
             pipeline.wait(self._stopped)
             if self._stopped.is_set():
                 break
+            if count + 1 == pipeline.hold_after:
+                pipeline.pace.clear()  # before the word is out: whoever sees it may set it again
             self._metrics.token_times_ns.append(pipeline.tick())
             piece = word if not said else " " + word
             said += piece
@@ -134,7 +133,8 @@ class FakePipeline:
     def wait(self, stopped: threading.Event) -> None:
         if self.word_s:
             stopped.wait(self.word_s)
-        self.pace.wait(30)
+        while not (stopped.is_set() or self.pace.wait(0.02)):
+            pass
 
     def tick(self) -> int:
         self.clock_ns += 18_400_000

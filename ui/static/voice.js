@@ -27,6 +27,7 @@ class Voice {
   connect(session) {
     if (!session || this.connected) return;
     this.connected = true;
+    this.session = session;
     const url = new URL("ws/voice", document.baseURI);
     url.protocol = url.protocol.replace("http", "ws");
     this.worker.postMessage({ type: "open", url: url.href, session });
@@ -84,7 +85,10 @@ class Voice {
   }
 
   async press() {
-    if (this.held || this.state.mode === "free") return;
+    if (this.held) return;
+    const free = this.state.mode === "free";
+    this.endTake(); // also of a press that was let go just now
+    if (free) return; // the dial switches hands-free off
     this.held = true;
     if (!(await this.microphone()) || !this.held) {
       this.held = false;
@@ -98,13 +102,13 @@ class Voice {
     if (!this.held) return;
     this.held = false;
     if (this.state.mode !== "hold") return; // the microphone was still opening
-    setTimeout(() => this.endTake(), RELEASE_TAIL_MS);
+    this.tail = setTimeout(() => this.endTake(), RELEASE_TAIL_MS);
   }
 
   async toggleHandsFree() {
-    if (this.state.mode === "free") return this.endTake();
-    if (this.state.mode === "hold") this.endTake();
-    if (await this.microphone()) this.beginTake("free");
+    const free = this.state.mode === "free";
+    this.endTake();
+    if (!free && (await this.microphone())) this.beginTake("free");
   }
 
   async microphone() {
@@ -127,6 +131,7 @@ class Voice {
   }
 
   endTake() {
+    clearTimeout(this.tail);
     if (!this.state.mode) return;
     this.worker.postMessage({ type: "talk", on: false });
     this.set({ mode: null, talking: false, hearing: false });
@@ -165,6 +170,7 @@ class Voice {
     if (message.type === "socket") {
       const lost = message.state !== "open";
       this.set({ socket: message.state, endedCode: message.code, ...(lost && { server: null }) });
+      if (message.state === "ended") this.endTake();
     } else if (message.type === "microphone") {
       if (!this.state.playing) this.dial.push(loudness(message.level), "you");
     } else if (message.type === "playback") {
@@ -214,8 +220,11 @@ class Voice {
     const status = this.find("status");
     if (status.textContent !== text) status.textContent = text;
     status.toggleAttribute("data-fault", fault);
-    this.find("talk").setAttribute("aria-pressed", String(this.state.mode === "hold"));
-    this.find("hands-free").setAttribute("aria-checked", String(this.state.mode === "free"));
+    const free = this.state.mode === "free";
+    const talk = this.find("talk");
+    talk.setAttribute("aria-pressed", String(this.state.mode === "hold"));
+    talk.setAttribute("aria-label", free ? "Stop listening" : "Hold to talk");
+    this.find("hands-free").setAttribute("aria-checked", String(free));
     this.find("stop").disabled = !this.active;
     if (!this.active) this.tokens = 0;
   }

@@ -127,6 +127,7 @@ function sendTalk(on) {
 }
 
 const commands = {
+  drop: () => socket.close(), // as the network would
   open(message) {
     ({ url, session } = message);
     connect();

@@ -1,0 +1,117 @@
+"""A real Chromium on a running page, watched: it may talk to the page's server only."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, Page, Playwright
+
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--use-fake-device-for-media-stream",
+]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def chromium(
+    playwright: Playwright, path: str, wav: Path | None = None, microphone: str = "allow"
+) -> Iterator[Browser]:
+    """Chromium with a fake microphone: it plays `wav` once, or beeps without one."""
+    grant = "" if microphone == "allow" else f"={microphone}"
+    arguments = [*ARGUMENTS, f"--use-fake-ui-for-media-stream{grant}"]
+    if wav is not None:
+        arguments.append(f"--use-file-for-fake-audio-capture={wav}%noloop")
+    browser = playwright.chromium.launch(executable_path=path, args=arguments)
+    try:
+        yield browser
+    finally:
+        browser.close()
+
+
+@contextmanager
+def visit(
+    browser: Browser, url: str, script: str = "", tolerated: str = "", **options: Any
+) -> Iterator[Page]:
+    """The page, ready for use. Afterwards nothing may have gone wrong that nobody looked at.
+
+    `script` runs before the page's own; console errors that match `tolerated` are expected.
+    """
+    context = browser.new_context(**options)
+    page = context.new_page()
+    faults: list[str] = []
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url))
+    # What the page's policy forbids is announced, but never sent.
+    page.on("requestfailed", lambda r: sent.remove(r.url) if r.failure == "csp" else None)
+    page.on("websocket", lambda opened: sent.append(opened.url))
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
+    if script:
+        page.add_init_script(script)
+    page.goto(url)
+    page.wait_for_function("window.unpaused && unpaused.state.socket === 'open'")
+    try:
+        yield page
+        unexpected = [fault for fault in faults if not tolerated or not re.search(tolerated, fault)]
+        assert not unexpected, unexpected
+        hosts = {urlsplit(url).hostname for url in sent}
+        assert hosts - {None} == {"127.0.0.1"}, hosts  # blob: URLs have no host
+    finally:
+        context.close()
+
+
+def status(page: Page) -> str:
+    return page.locator("[data-part=status]").inner_text()
+
+
+def wait_for_status(page: Page, words: str, timeout_ms: float = 15000) -> None:
+    page.wait_for_function(
+        "words => document.querySelector('[data-part=status]').textContent.includes(words)",
+        arg=words,
+        timeout=timeout_ms,
+    )
+
+
+def ask(page: Page, text: str) -> None:
+    page.fill("#prompt textarea", text)
+    page.press("#prompt textarea", "Enter")
+
+
+def replies(page: Page) -> list[str]:
+    return page.locator("#conversation .bot-row .message-content").all_inner_texts()
+
+
+def wait_for_reply(page: Page, text: str, timeout_ms: float = 15000) -> None:
+    """Until the last reply contains `text`."""
+    page.wait_for_function(
+        """text => {
+          const rows = document.querySelectorAll('#conversation .bot-row .message-content');
+          return rows.length > 0 && rows[rows.length - 1].innerText.includes(text);
+        }""",
+        arg=text,
+        timeout=timeout_ms,
+    )
+
+
+def audible(page: Page) -> int:
+    """Samples above -48 dBFS that the playback worklet has put out since the page opened."""
+    return int(page.evaluate("unpaused.stats.audible"))
