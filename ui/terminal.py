@@ -62,7 +62,6 @@ def turn(options: argparse.Namespace) -> int:
     if heard is not None:
         model, engine = _open(options, speaking=True)
         pipeline, conversation = _pipeline(), _conversation(options, model, engine)
-        pipeline.warm()
         for event in pipeline.voice_turn(
             heard.samples, conversation, engine, params, heard.endpointing_ms
         ):
@@ -205,7 +204,9 @@ def _pipeline() -> VoicePipeline:
 
     with ConsoleProgress() as progress:
         transcriber = Transcriber(resolve("stt", progress), threads=os.cpu_count() or 1)
-        return VoicePipeline(transcriber, Synthesizer(resolve("voice", progress)))
+        pipeline = VoicePipeline(transcriber, Synthesizer(resolve("voice", progress)))
+    pipeline.warm()
+    return pipeline
 
 
 def _check_writable(path: Path | None) -> None:
