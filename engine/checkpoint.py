@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
@@ -26,6 +27,12 @@ class Checkpoint(Protocol):
 
     def read_into(self, name: str, destination: torch.Tensor) -> None:
         """Copy tensor `name` into `destination` (same shape), converted to its dtype."""
+        ...
+
+    def blocks(self, name: str) -> tuple[np.ndarray, str] | None:
+        """Tensor `name` still quantised: its rows as raw bytes, uint8 [rows, bytes of a row], and
+        the format's name; None when it is stored as plain numbers. May be a view of the file.
+        """
         ...
 
 
@@ -73,6 +80,9 @@ class SafetensorsCheckpoint:
 
     def read_into(self, name: str, destination: torch.Tensor) -> None:
         destination.copy_(self._files[self._owner[name]].get_tensor(name))
+
+    def blocks(self, name: str) -> tuple[np.ndarray, str] | None:
+        return None
 
 
 def open_checkpoint(path: Path) -> Checkpoint:

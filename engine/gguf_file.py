@@ -93,10 +93,15 @@ class GGUFCheckpoint:
         # GGUF counts dimensions from the innermost.
         return {name: tuple(int(n) for n in t.shape[::-1]) for name, t in self._tensors.items()}
 
-    def blocks(self, name: str) -> tuple[np.ndarray, str]:
-        """The tensor as it lies in the file: raw rows (uint8 for block formats) and its type."""
+    def blocks(self, name: str) -> tuple[np.ndarray, str] | None:
         tensor = self._tensors[name]
-        return tensor.data, tensor.tensor_type.name
+        if tensor.data.dtype != np.uint8:
+            return None
+        rows, heads = tensor.data, self._permuted_heads(name)
+        if heads:
+            halves = rows.reshape(heads, -1, 2, rows.shape[-1])
+            rows = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
+        return rows, tensor.tensor_type.name
 
     def read_into(self, name: str, destination: torch.Tensor) -> None:
         tensor = self._tensors[name]

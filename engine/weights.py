@@ -40,7 +40,7 @@ def load_model(
     checkpoint, config = inspect_model(path, device, dtype, name)
     tokenizer = load_tokenizer(checkpoint)
     weights = _fill(config, checkpoint, torch.device(device), dtype, progress)
-    return Model(name, config, weights, tokenizer)
+    return Model(name, config, weights, tokenizer, checkpoint)
 
 
 def inspect_model(

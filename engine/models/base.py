@@ -15,6 +15,7 @@ import torch
 from engine.kv_cache import KVCache
 
 if TYPE_CHECKING:
+    from engine.checkpoint import Checkpoint
     from engine.tokenizer import Tokenizer
 
 
@@ -95,14 +96,24 @@ class Weights:
 
 
 class Model:
-    """A loaded model: configuration, weights, tokenizer, and where they live."""
+    """A loaded model: configuration, weights, tokenizer, and where they live.
+
+    `checkpoint` is what it was loaded from, still open, for engines that read weights in the
+    format of the file; None for models made in memory.
+    """
 
     def __init__(
-        self, name: str, config: ModelConfig, weights: Weights, tokenizer: Tokenizer | None = None
+        self,
+        name: str,
+        config: ModelConfig,
+        weights: Weights,
+        tokenizer: Tokenizer | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         self.name = name
         self.config = config
         self.weights = weights
+        self.checkpoint = checkpoint
         self._tokenizer = tokenizer
 
     @property

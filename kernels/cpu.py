@@ -1,0 +1,224 @@
+"""One decode step on the CPU, and the loop over tokens around it, for threads that never leave.
+
+`decode` reads top to bottom as one step of every thread. Each stage is shared out in items
+(kernels/cpu_exchange.py); the stages' names, order and PyTorch twins are in kernels/stages.py and
+kernels/reference.py. Arithmetic: float32 throughout, except that block formats multiply int8
+activations by the weights' integers; sums run in a fixed order, so results repeat bit for bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from engine import mailbox as mb
+from kernels.cpu_atomics import fetch_add, load_acquire, store_release
+from kernels.cpu_exchange import complete, ended, next_item, word
+from kernels.cpu_head import finish, head_stage, sample_stage
+from kernels.cpu_layers import (
+    attend,
+    dot_group,
+    embed,
+    normalise,
+    prepare,
+    rotate_and_append,
+    rows_of,
+    share_of,
+)
+from kernels.cpu_notify import await_doorbell, notify
+from kernels.cpu_state import (
+    CHUNK,
+    HEADS,
+    ITEMS,
+    KV_HEADS,
+    LAYER_MATRICES,
+    LAYERS,
+    M_DOWN,
+    M_GATE,
+    M_OUTPUT,
+    M_QKV,
+    M_UP,
+    Own,
+    Shared,
+)
+from kernels.cpu_vector import GROUP, silu_multiply
+from kernels.stages import ATTENTION, DOWN, EMBED, GATE_UP, OUTPUT, QKV, ROPE
+
+
+@njit(nogil=True, error_model="numpy")
+def reside(s: Shared, own: Own, wake_fd: int) -> None:
+    """The life of one thread: sleep until a doorbell, decode a reply, again, until shutdown."""
+    run = 0
+    while True:
+        run = await_doorbell(s.words, own.byte, run, wake_fd)
+        if run < 0:
+            return
+        decode(s, own)
+        fetch_add(word(s.words, mb.IDLE), 1)
+
+
+@njit(error_model="numpy")
+def decode(s: Shared, own: Own) -> None:
+    """Process the prompt in chunks, then sample and feed tokens until the reply ends."""
+    sequence, position, fed = 1, s.words[mb.START], 0
+    prompt, sampling_on = s.words[mb.PROMPT_TOKENS], s.words[mb.MAX_TOKENS] > 0
+    layers = s.shape[LAYERS]
+    while True:
+        count = min(CHUNK, prompt - fed) if fed < prompt else 1
+        sequence = embed_stage(s, sequence, fed, count)
+        if ended(s.words, sequence):
+            return
+        for layer in range(layers):
+            sequence = qkv_stage(s, own, sequence, layer, count)
+            sequence = rope_stage(s, own, sequence, layer, count, position)
+            sequence = attention_stage(s, own, sequence, layer, count, position)
+            sequence = output_stage(s, own, sequence, layer, count)
+            sequence = gate_up_stage(s, own, sequence, layer, count)
+            sequence = down_stage(s, own, sequence, layer, count)
+        fed += count
+        position += count
+        if fed >= prompt and sampling_on:
+            sequence = head_stage(s, own, sequence, count, position)
+            sequence = sample_stage(s, own, sequence, position, fed)
+            if ended(s.words, sequence):
+                return
+
+
+@njit(error_model="numpy")
+def embed_stage(s: Shared, sequence: int, fed: int, count: int) -> int:
+    """Look up the next tokens; here, once per token, one thread reads the stop word for all."""
+    while next_item(s.words, sequence, 1, EMBED, 0) >= 0:
+        w = s.words
+        store_release(word(w, mb.FED), fed)
+        stopped = load_acquire(word(w, mb.STOP)) == w[mb.DOORBELL]
+        if stopped or (w[mb.MAX_TOKENS] == 0 and fed >= w[mb.PROMPT_TOKENS]):
+            finish(s, sequence, mb.STOPPED if stopped else mb.PREFILLED)
+            notify(w)
+        else:
+            for t in range(CHUNK):
+                if t >= count:
+                    s.x[t] = 0.0
+                else:
+                    in_prompt = fed + t < w[mb.PROMPT_TOKENS]
+                    token = s.prompt[fed + t] if in_prompt else w[mb.NEXT_TOKEN]
+                    embed(s.plan[-1], token, s.x[t])
+        complete(w, sequence, 1)
+    return sequence + 1
+
+
+@njit(error_model="numpy")
+def qkv_stage(s: Shared, own: Own, sequence: int, layer: int, count: int) -> int:
+    """RMSNorm, then query, key and value rows."""
+    matrix = s.plan[layer * LAYER_MATRICES + M_QKV]
+    ready, source, columns = False, 0, 1 if count == 1 else CHUNK
+    while True:
+        item = next_item(s.words, sequence, matrix[ITEMS], QKV, layer)
+        if item < 0:
+            return sequence + 1
+        if not ready:
+            normalise(s.x, s.norms[2 * layer], s.eps[0], columns, own.normed)
+            source = prepare(own, own.normed.ctypes.data, matrix, columns)
+            ready = True
+        first, last = share_of(matrix, item)
+        for group in range(first, last):
+            dot_group(own, source, matrix, group, columns, own.tile[0])
+            start, rows = rows_of(matrix, group)
+            for t in range(count):
+                for r in range(rows):
+                    s.qkv[t, start + r] = own.tile[0, t, r]
+            if s.qkv_bias.shape[0] > 0:
+                for t in range(count):
+                    for r in range(rows):
+                        s.qkv[t, start + r] += s.qkv_bias[layer, start + r]
+        complete(s.words, sequence, matrix[ITEMS])
+
+
+@njit(error_model="numpy")
+def rope_stage(s: Shared, own: Own, sequence: int, layer: int, count: int, position: int) -> int:
+    """Rotate the new keys and append them and the values to the cache, one item a key head."""
+    items = s.shape[KV_HEADS]
+    while True:
+        item = next_item(s.words, sequence, items, ROPE, layer)
+        if item < 0:
+            return sequence + 1
+        for t in range(count):
+            rotate_and_append(s, own, layer, item, t, position + t)
+        complete(s.words, sequence, items)
+
+
+@njit(error_model="numpy")
+def attention_stage(
+    s: Shared, own: Own, sequence: int, layer: int, count: int, position: int
+) -> int:
+    """Softmax attention, one item a query head and token."""
+    items = s.shape[HEADS] * count
+    while True:
+        item = next_item(s.words, sequence, items, ATTENTION, layer)
+        if item < 0:
+            return sequence + 1
+        attend(s, own, layer, item // count, item % count, position + item % count)
+        complete(s.words, sequence, items)
+
+
+@njit(error_model="numpy")
+def output_stage(s: Shared, own: Own, sequence: int, layer: int, count: int) -> int:
+    """The attention's output projection, added to the residual."""
+    matrix = s.plan[layer * LAYER_MATRICES + M_OUTPUT]
+    return _residual_stage(s, own, sequence, matrix, s.attended, count, OUTPUT, layer)
+
+
+@njit(error_model="numpy")
+def gate_up_stage(s: Shared, own: Own, sequence: int, layer: int, count: int) -> int:
+    """RMSNorm, then gate and up rows, then silu(gate) * up."""
+    gate = s.plan[layer * LAYER_MATRICES + M_GATE]
+    up = s.plan[layer * LAYER_MATRICES + M_UP]
+    ready, source, columns = False, 0, 1 if count == 1 else CHUNK
+    while True:
+        item = next_item(s.words, sequence, gate[ITEMS], GATE_UP, layer)
+        if item < 0:
+            return sequence + 1
+        if not ready:
+            normalise(s.x, s.norms[2 * layer + 1], s.eps[0], columns, own.normed)
+            source = prepare(own, own.normed.ctypes.data, gate, columns)
+            ready = True
+        first, last = share_of(gate, item)
+        gates, ups = own.tile[0].ctypes.data, own.tile[1].ctypes.data
+        for group in range(first, last):
+            dot_group(own, source, gate, group, columns, own.tile[0])
+            dot_group(own, source, up, group, columns, own.tile[1])
+            silu_multiply(gates, ups, gates, columns * GROUP)
+            start, rows = rows_of(gate, group)
+            for t in range(count):
+                for r in range(rows):
+                    s.activated[t, start + r] = own.tile[0, t, r]
+        complete(s.words, sequence, gate[ITEMS])
+
+
+@njit(error_model="numpy")
+def down_stage(s: Shared, own: Own, sequence: int, layer: int, count: int) -> int:
+    """The MLP's down projection, added to the residual."""
+    matrix = s.plan[layer * LAYER_MATRICES + M_DOWN]
+    return _residual_stage(s, own, sequence, matrix, s.activated, count, DOWN, layer)
+
+
+@njit(error_model="numpy")
+def _residual_stage(
+    s: Shared, own: Own, sequence: int, matrix: np.ndarray, source: np.ndarray, count: int,
+    stage: int, layer: int,
+) -> int:  # fmt: skip
+    ready, address, columns = False, 0, 1 if count == 1 else CHUNK
+    while True:
+        item = next_item(s.words, sequence, matrix[ITEMS], stage, layer)
+        if item < 0:
+            return sequence + 1
+        if not ready:
+            address = prepare(own, source.ctypes.data, matrix, columns)
+            ready = True
+        first, last = share_of(matrix, item)
+        for group in range(first, last):
+            dot_group(own, address, matrix, group, columns, own.tile[0])
+            start, rows = rows_of(matrix, group)
+            for t in range(count):
+                for r in range(rows):
+                    s.x[t, start + r] += own.tile[0, t, r]
+        complete(s.words, sequence, matrix[ITEMS])

@@ -1,0 +1,229 @@
+"""Float kernels of the CPU decode step, as numba intrinsics: dot products of rows, softmax,
+weighted sums, SiLU, and the quantisation of activations.
+
+Each takes addresses (64-bit integers) and element counts, and is compiled for the vectors of the
+machine at hand. The PyTorch twin of each is named in its docstring (kernels/reference.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from kernels.cpu_emit import (
+    BF16_BYTES,
+    F32,
+    F32_BYTES,
+    I8,
+    I32,
+    I64,
+    Emitter,
+    target_features,
+)
+
+GROUP = 16  # rows that every matrix kernel computes together
+QUANT = 32  # values that share a scale, in GGUF's block formats as in quantised activations
+_i64, _f32 = types.int64, types.float32
+
+
+def _make_dot_rows(bf16: bool, columns: int) -> Any:
+    """dot(w, row_bytes, rows, n, x, out, out_step): out[t, r] = sum of w[r, :n] * x[t, :n].
+
+    w: `rows` rows of float32 or bfloat16, `row_bytes` apart. x: [columns, n] float32, contiguous.
+    out: float32, row t begins at out + 4 * t * out_step. Twin: `linear`.
+    """
+    at_once = 4 if columns == 1 else 2  # rows; with their columns they fill the registers
+    width = BF16_BYTES if bf16 else F32_BYTES
+
+    @intrinsic
+    def dot_rows(
+        typing: Any, w: Any, row_bytes: Any, rows: Any, n: Any, x: Any, out: Any, out_step: Any
+    ) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            e = Emitter(builder, target_features(context))
+            w, row_bytes, rows, n, x, out, out_step = args
+            whole = builder.mul(builder.sdiv(n, I64(e.lanes)), I64(e.lanes))
+            column_bytes = builder.mul(n, I64(F32_BYTES))
+            xs = [e.at(x, builder.mul(I64(t), column_bytes)) for t in range(columns)]
+
+            def sums(first: Any, count: int) -> None:
+                base = [
+                    e.at(w, builder.mul(builder.add(first, I64(r)), row_bytes))
+                    for r in range(count)
+                ]
+                cells = [(r, t) for r in range(count) for t in range(columns)]
+                vectors = {cell: e.variable(e.constant(e.f32s, 0.0)) for cell in cells}
+                with e.loop(builder.sdiv(n, I64(e.lanes))) as step:
+                    index = builder.mul(step, I64(e.lanes))
+                    multiply_add(base, vectors, index, e.f32s)
+                totals = {
+                    cell: e.variable(e.sum(e.get(slot, e.f32s))) for cell, slot in vectors.items()
+                }
+                with e.loop(n, whole) as index:
+                    multiply_add(base, totals, index, F32)
+                for (r, t), slot in totals.items():
+                    place = builder.add(builder.mul(I64(t), out_step), builder.add(first, I64(r)))
+                    e.store(e.get(slot, F32), e.at(out, place, F32_BYTES), align=4)
+
+            def multiply_add(base: Any, slots: Any, index: Any, kind: Any) -> None:
+                x_now = [e.load(e.at(row, index, F32_BYTES), kind, align=4) for row in xs]
+                for r, row in enumerate(base):
+                    weight = e.load_floats(e.at(row, index, width), bf16, kind)
+                    for t in range(columns):
+                        slot = slots[r, t]
+                        e.set(slot, e.fma(weight, x_now[t], e.get(slot, kind)))
+
+            e.split_rows(rows, at_once, sums)
+            return context.get_dummy_value()
+
+        return types.void(_i64, _i64, _i64, _i64, _i64, _i64, _i64), emit
+
+    return dot_rows
+
+
+def _make_weighted_sum(bf16: bool) -> Any:
+    """weighted_sum(p, v, rows, n, out): out[:n] += sum over r of p[r] * v[r, :n].
+
+    p, out: float32. v: [rows, n] float32 or bfloat16, contiguous. Twin: `attention`.
+    """
+    width = BF16_BYTES if bf16 else F32_BYTES
+
+    @intrinsic
+    def weighted_sum(typing: Any, p: Any, v: Any, rows: Any, n: Any, out: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            e = Emitter(builder, target_features(context))
+            p, v, rows, n, out = args
+            row_bytes = builder.mul(n, I64(width))
+            whole = builder.mul(builder.sdiv(n, I64(e.lanes)), I64(e.lanes))
+
+            def add(first: Any, count: int) -> None:
+                numbers = [builder.add(first, I64(r)) for r in range(count)]
+                base = [e.at(v, builder.mul(row, row_bytes)) for row in numbers]
+                share = [e.load(e.at(p, row, F32_BYTES), F32, align=4) for row in numbers]
+                wide = [e.splat(value, e.lanes) for value in share]
+                with e.loop(builder.sdiv(n, I64(e.lanes))) as step:
+                    add_to(base, wide, builder.mul(step, I64(e.lanes)), e.f32s)
+                with e.loop(n, whole) as index:
+                    add_to(base, share, index, F32)
+
+            def add_to(base: Any, share: Any, index: Any, kind: Any) -> None:
+                place = e.at(out, index, F32_BYTES)
+                total = e.load(place, kind, align=4)
+                for row, value in zip(base, share, strict=True):
+                    total = e.fma(e.load_floats(e.at(row, index, width), bf16, kind), value, total)
+                e.store(total, place, align=4)
+
+            e.split_rows(rows, 4, add)
+            return context.get_dummy_value()
+
+        return types.void(_i64, _i64, _i64, _i64, _i64), emit
+
+    return weighted_sum
+
+
+dot_rows_bf16_1, dot_rows_bf16_4 = _make_dot_rows(True, 1), _make_dot_rows(True, 4)
+dot_rows_f32_1, dot_rows_f32_4 = _make_dot_rows(False, 1), _make_dot_rows(False, 4)
+weighted_sum_bf16, weighted_sum_f32 = _make_weighted_sum(True), _make_weighted_sum(False)
+
+
+@intrinsic
+def largest(typing: Any, address: Any, n: Any) -> Any:
+    """The largest of `n` float32 values; `n` is a multiple of `GROUP`, and there are no NaNs."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        e = Emitter(builder, target_features(context))
+        best = e.variable(e.constant(e.f32s, float("-inf")))
+        with e.loop(builder.sdiv(args[1], I64(e.lanes))) as step:
+            values = e.load(e.at(args[0], step, F32_BYTES * e.lanes), e.f32s, align=4)
+            e.set(best, e.larger(values, e.get(best, e.f32s)))
+        return e.max(e.get(best, e.f32s))
+
+    return _f32(_i64, _i64), emit
+
+
+@intrinsic
+def sum_squares(typing: Any, address: Any, n: Any) -> Any:
+    """The sum of the squares of `n` float32 values. Twin: `rms_norm`."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        e = Emitter(builder, target_features(context))
+        whole = builder.sdiv(args[1], I64(e.lanes))
+        partial = e.variable(e.constant(e.f32s, 0.0))
+        with e.loop(whole) as step:
+            values = e.load(e.at(args[0], step, F32_BYTES * e.lanes), e.f32s, align=4)
+            e.set(partial, e.fma(values, values, e.get(partial, e.f32s)))
+        total = e.variable(e.sum(e.get(partial, e.f32s)))
+        with e.loop(args[1], builder.mul(whole, I64(e.lanes))) as index:
+            value = e.load(e.at(args[0], index, F32_BYTES), F32, align=4)
+            e.set(total, e.fma(value, value, e.get(total, F32)))
+        return e.get(total, F32)
+
+    return _f32(_i64, _i64), emit
+
+
+@intrinsic
+def exp_sum(typing: Any, source: Any, target: Any, n: Any, scale: Any, shift: Any) -> Any:
+    """target = exp(scale * source - shift) over `n` float32 (a multiple of `GROUP`); their sum."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        e = Emitter(builder, target_features(context))
+        source, target, n, scale, shift = args
+        total = e.variable(e.constant(e.f32s, 0.0))
+        scales, shifts = e.splat(scale, e.lanes), e.splat(builder.fneg(shift), e.lanes)
+        with e.loop(builder.sdiv(n, I64(e.lanes))) as step:
+            values = e.load(e.at(source, step, F32_BYTES * e.lanes), e.f32s, align=4)
+            values = e.exp(e.fma(values, scales, shifts))
+            e.store(values, e.at(target, step, F32_BYTES * e.lanes), align=4)
+            e.set(total, builder.fadd(e.get(total, e.f32s), values))
+        return e.sum(e.get(total, e.f32s))
+
+    return _f32(_i64, _i64, _i64, _f32, _f32), emit
+
+
+@intrinsic
+def silu_multiply(typing: Any, gate: Any, up: Any, out: Any, n: Any) -> Any:
+    """out = silu(gate) * up over `n` float32, a multiple of `GROUP`. Twin: `silu_multiply`."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        e = Emitter(builder, target_features(context))
+        gate, up, out, n = args
+        with e.loop(builder.sdiv(n, I64(e.lanes))) as step:
+            g, u = (
+                e.load(e.at(base, step, F32_BYTES * e.lanes), e.f32s, align=4)
+                for base in (gate, up)
+            )
+            bottom = builder.fadd(e.exp(builder.fneg(g)), e.constant(e.f32s, 1.0))
+            value = builder.fmul(builder.fdiv(g, bottom), u)
+            e.store(value, e.at(out, step, F32_BYTES * e.lanes), align=4)
+        return context.get_dummy_value()
+
+    return types.void(_i64, _i64, _i64, _i64), emit
+
+
+@intrinsic
+def quantise_block(typing: Any, x: Any, quants: Any, scale: Any, total: Any) -> Any:
+    """`QUANT` float32 at `x` as int8 times one scale; also the int32 sum of the int8.
+
+    The scale is the largest magnitude / 127, as in llama.cpp's Q8_1. Twin: `quantise`.
+    """
+    floats, ints = ir.VectorType(F32, QUANT), ir.VectorType(I32, QUANT)
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        e = Emitter(builder, target_features(context))
+        x, quants, scale, total = args
+        values = e.load(x, floats, align=4)
+        magnitude = e.max(e.call(f"llvm.fabs.v{QUANT}f32", floats, (values,)))
+        step = builder.fdiv(magnitude, F32(127.0))
+        zero = builder.fcmp_ordered("==", magnitude, F32(0.0))
+        inverse = builder.select(zero, F32(0.0), builder.fdiv(F32(127.0), magnitude))
+        scaled = builder.fmul(values, e.splat(inverse, QUANT))
+        rounded = builder.fptosi(e.call(f"llvm.nearbyint.v{QUANT}f32", floats, (scaled,)), ints)
+        e.store(builder.trunc(rounded, ir.VectorType(I8, QUANT)), quants)
+        e.store(step, scale, align=4)
+        e.store(e.call(f"llvm.vector.reduce.add.v{QUANT}i32", I32, (rounded,)), total, align=4)
+        return context.get_dummy_value()
+
+    return types.void(_i64, _i64, _i64, _i64), emit
