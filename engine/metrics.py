@@ -4,6 +4,7 @@ TTFT (time to first token)   first token's time - start of the prompt's processi
 ITL  (inter-token latency)   t[i] - t[i-1] of neighbouring tokens [ms]
 TPOT (time per output token) the distribution of a reply's ITLs: p50, p99, max [ms]
 tokens/s                     (tokens - 1) / (last token's time - first token's time)
+KV bytes                     bytes of keys and values held when the reply ended
 prefill tokens/s             prompt tokens not found in the KV cache / TTFT
 bandwidth share              bytes one token must read / (TPOT p50 x measured read bandwidth),
                              where the bytes are all weights once plus the keys and values held
@@ -46,6 +47,11 @@ class ReplyMetrics:
     def prefill_tokens(self) -> int:
         """Prompt tokens that had to be processed."""
         return self.prompt_tokens - self.cached_tokens
+
+    @property
+    def held_positions(self) -> int:
+        """Positions of the KV cache in use: the last token sampled has not been fed."""
+        return self.prompt_tokens + max(self.tokens - 1, 0)
 
     @property
     def ttft_ms(self) -> float | None:
@@ -100,7 +106,7 @@ class ReplyMetrics:
             "finish_reason": self.finish_reason,
             "launches_per_token": _rounded(self.launches / self.tokens if self.tokens else None),
             "weight_bytes_per_token": self.weight_bytes_per_token,
-            "kv_bytes": (self.prompt_tokens + self.tokens) * self.kv_bytes_per_position,
+            "kv_bytes": self.held_positions * self.kv_bytes_per_position,
         }
 
 
