@@ -12,6 +12,7 @@ import gradio as gr
 from engine.errors import UnpausedError
 from ui.session import Session, View
 from ui.visitors import Visitors
+from ui.words import sentence
 
 UPDATE_S = 0.05  # between two updates of the conversation; more would reach the screen later
 FOLLOW_S = 1.0  # between two looks at a silent turn
@@ -85,7 +86,7 @@ class Handlers:
         try:
             return self._session(session_id)
         except UnpausedError as error:
-            raise gr.Error(str(error), print_exception=False) from None
+            raise gr.Error(sentence(str(error)), print_exception=False) from None
 
     def _updates(self, session: Session, turn: int) -> Iterator[Update]:
         """Follow `turn` to its end. Whoever stops following has left: then the turn ends too."""
@@ -118,4 +119,4 @@ def _messages(view: View) -> list[dict[str, str]]:
 
 
 def _notice(text: str) -> str:
-    return f'<p role="alert">{html.escape(text)}</p>'
+    return f'<p role="alert">{html.escape(sentence(text))}</p>'

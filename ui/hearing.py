@@ -13,6 +13,7 @@ from engine.errors import UnpausedError
 from ui.protocol import MicrophoneFrame, Talk
 from ui.services import Services
 from ui.session import Session
+from ui.words import sentence
 
 BLOCK = 512  # samples that the voice activity detector looks at
 VOICED = 0.5  # probability of speech
@@ -161,7 +162,7 @@ class Hearing:
         try:
             self._session.start_voice(samples, endpointing_ms)
         except UnpausedError as error:
-            self._say(str(error))
+            self._say(sentence(str(error)))
 
     def _say(self, message: str) -> None:
         self._session.tell({"type": "error", "message": message})

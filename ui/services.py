@@ -78,10 +78,10 @@ class Runtime:
         entry = next((entry for entry in self.services.engines if entry.name == name), None)
         if entry is None:
             known = ", ".join(self._engines)
-            raise UnpausedError(f"Unknown engine {name!r}. Known engines: {known}.")
+            raise UnpausedError(f"unknown engine {name!r}; known: {known}")
         reason = entry.unavailable()
         if reason is not None:
-            raise UnpausedError(f"The engine {name} is not available here: {reason}")
+            raise UnpausedError(f"engine {name} is unavailable: {reason}")
 
     def engine(self, name: str) -> DecodeEngine:
         return self._engines[name]()
@@ -93,8 +93,8 @@ class Runtime:
 
     def warm(self) -> None:
         """Make what the first turn needs. A fault is left for the turn that runs into it."""
-        for make in (self._engines[self.services.default_engine], self.pipeline):
-            try:
-                make()
-            except UnpausedError:
-                return
+        try:
+            self.engine(self.services.default_engine)
+            self.pipeline().warm()
+        except UnpausedError:
+            return

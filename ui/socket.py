@@ -61,6 +61,7 @@ from ui.protocol import (
 )
 from ui.session import Session
 from ui.visitors import Visitors
+from ui.words import sentence
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +170,7 @@ class Connection:
                     hearing = await asyncio.to_thread(Hearing, self._session, self._services)
                 await asyncio.to_thread(hearing.feed, items)
             except UnpausedError as error:
-                self._session.tell(_error(str(error)))
+                self._session.tell(_error(sentence(str(error))))
             except Exception:
                 logger.exception("listening failed")
                 self._session.tell(_error("The microphone's sound could not be used."))

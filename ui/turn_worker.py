@@ -11,6 +11,7 @@ from audio.pipeline import Delta, Speech, Transcribed, TurnDone, TurnFailed
 from engine.errors import UnpausedError
 from ui.gate import Ticket
 from ui.playout import Playout
+from ui.words import sentence
 
 if TYPE_CHECKING:
     from audio.pipeline import Turn, VoicePipeline
@@ -152,4 +153,4 @@ class TurnWorker(threading.Thread):
         turn = self._turn
         snapshot = turn.metrics() if turn else None
         self._metrics = snapshot.as_dict() if snapshot else None
-        self.error, self.finish = message, "failed"
+        self.error, self.finish = sentence(message), "failed"

@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from audio.endpointing import Endpointer
-from audio.pipeline import Delta, Speech, Stage, Transcribed, TurnDone, TurnFailed
+from audio.pipeline import Delta, Finish, Speech, Stage, Transcribed, TurnDone, TurnFailed
 from engine.metrics import ReplyMetrics
 from engine.sampling import SamplingParams
 from ui.services import Services
@@ -106,7 +106,7 @@ class FakeTurn:
         stages = [Stage("prefill", 61.0), Stage("first_clause", 142.0), Stage("synthesis", 88.0)]
         if self._transcript is not None:
             stages[:0] = [Stage("endpointing", self._endpointing_ms), Stage("transcription", 96.0)]
-        finish = "stopped" if self._stopped.is_set() else "complete"
+        finish: Finish = "stopped" if self._stopped.is_set() else "complete"
         yield TurnDone(said, self._metrics, stages, finish)
 
 
@@ -129,6 +129,9 @@ class FakePipeline:
 
     def __post_init__(self) -> None:
         self.pace.set()
+
+    def warm(self) -> None:
+        pass
 
     def wait(self, stopped: threading.Event) -> None:
         if self.word_s:
@@ -191,7 +194,7 @@ def services(
         params=SamplingParams(),
         make_engine=FakeEngine,  # type: ignore[arg-type]
         make_conversation=make_conversation,
-        make_pipeline=lambda: pipeline,
+        make_pipeline=cast(Any, lambda: pipeline),
         make_vad=LoudnessVad,  # type: ignore[arg-type]
         make_endpointer=Endpointer,
     )

@@ -1,0 +1,11 @@
+"""How the page words what the parts report."""
+
+from __future__ import annotations
+
+
+def sentence(text: str) -> str:
+    """A one-line fault, as commands print it, as a sentence."""
+    text = text.strip()
+    if not text:
+        return ""
+    return text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?", "…")) else ".")
