@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenizers import AddedToken, Regex, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.decoders import DecodeStream
+from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from engine.errors import UnpausedError
@@ -31,6 +32,7 @@ _LLAMA3_SPLIT = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN2_SPLIT = _LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
+_LLAMA3 = ("llama-bpe", "llama3", "llama-v3")  # names of one pre-tokenizer
 _END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "</s>")
 
 
@@ -82,12 +84,19 @@ class Tokenizer:
         small models worse. `template_options` go to the template (`enable_thinking=False`).
         """
         if not self.has_chat_template:
-            lines = [f"{m['role'].capitalize()}: {m['content']}\n" for m in messages]
-            return "".join(lines) + "Assistant:"
+            return "".join(map(_dialogue_line, messages)) + "Assistant:"
         rendered = self._inner.apply_chat_template(
             list(messages), tokenize=False, add_generation_prompt=True, **template_options
         )
         return str(rendered)
+
+
+def _dialogue_line(message: Message) -> str:
+    # A reply to "Assistant:" begins with its own space and is repeated as it was said, so that
+    # the next prompt goes on from the same tokens.
+    content = message["content"]
+    space = "" if content.startswith((" ", "\n")) else " "
+    return f"{message['role'].capitalize()}:{space}{content}\n"
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
@@ -123,30 +132,46 @@ def _from_gguf(checkpoint: GGUFCheckpoint) -> PreTrainedTokenizerFast:
         raise UnpausedError(
             f"{checkpoint.path.name} has a {kind!r} tokenizer; supported: gpt2 and llama"
         )
+    _add_special(fast, checkpoint, tokens)
+    bos, eos = (_named(checkpoint, tokens, role) for role in ("bos", "eos"))
+    # Files that do not say: SentencePiece and Llama 3 begin with BOS, as llama.cpp has it.
+    usual = kind == "llama" or checkpoint.field("tokenizer.ggml.pre") in _LLAMA3
+    if bos and checkpoint.field("tokenizer.ggml.add_bos_token", usual):
+        fast.post_processor = TemplateProcessing(
+            single=[bos, "$A"], special_tokens=[(bos, tokens.index(bos))]
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=fast,
+        chat_template=checkpoint.field("tokenizer.chat_template"),
+        bos_token=bos,
+        eos_token=eos,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _named(checkpoint: GGUFCheckpoint, tokens: list[str], role: str) -> str | None:
+    index = checkpoint.field(f"tokenizer.ggml.{role}_token_id")
+    return tokens[index] if index is not None and index < len(tokens) else None
+
+
+def _add_special(fast: FastTokenizer, checkpoint: GGUFCheckpoint, tokens: list[str]) -> None:
     types: list[int] = checkpoint.field("tokenizer.ggml.token_type", [])
     for special, wanted in ((True, _CONTROL), (False, _USER_DEFINED)):
         texts = [text for text, kind in zip(tokens, types, strict=False) if kind == wanted]
         added = [AddedToken(text, special=special, normalized=False) for text in texts]
         (fast.add_special_tokens if special else fast.add_tokens)(added)
 
-    def named(role: str) -> str | None:
-        index = checkpoint.field(f"tokenizer.ggml.{role}_token_id")
-        return tokens[index] if index is not None and index < len(tokens) else None
-
-    return PreTrainedTokenizerFast(
-        tokenizer_object=fast,
-        chat_template=checkpoint.field("tokenizer.chat_template"),
-        bos_token=named("bos"),
-        eos_token=named("eos"),
-        clean_up_tokenization_spaces=False,
-    )
-
 
 def _byte_level_bpe(checkpoint: GGUFCheckpoint, tokens: list[str]) -> FastTokenizer:
     merges = [tuple(m.split(" ", 1)) for m in checkpoint.field("tokenizer.ggml.merges", [])]
     vocabulary = {text: index for index, text in enumerate(tokens)}
-    fast = FastTokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    fast.pre_tokenizer = _pre_tokenizer(str(checkpoint.field("tokenizer.ggml.pre", "default")))
+    name = str(checkpoint.field("tokenizer.ggml.pre", "default"))
+    # Llama 3 takes words of the vocabulary whole; Qwen2 composes characters first.
+    bpe = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=name in _LLAMA3)
+    fast = FastTokenizer(bpe)
+    if name == "qwen2":
+        fast.normalizer = normalizers.NFC()
+    fast.pre_tokenizer = _pre_tokenizer(name)
     fast.decoder = ByteLevelDecoder()
     return fast
 
@@ -161,7 +186,7 @@ def _pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
             pre_tokenizers.Digits(individual_digits=True),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
         ]
-    elif name in ("llama-bpe", "llama3", "llama-v3", "qwen2"):
+    elif name in (*_LLAMA3, "qwen2"):
         pattern = _QWEN2_SPLIT if name == "qwen2" else _LLAMA3_SPLIT
         steps = [
             pre_tokenizers.Split(Regex(pattern), behavior="isolated"),

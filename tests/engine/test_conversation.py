@@ -15,6 +15,8 @@ from engine.eager import EagerEngine
 from engine.errors import UnpausedError
 from engine.models.base import Model
 from engine.sampling import SamplingParams
+from engine.tokenizer import Tokenizer
+from tests.engine import tiny
 from tests.engine.conftest import TinyFactory
 from tests.engine.scripted import ScriptedEngine
 from tests.engine.tiny import IM_END, random_ids
@@ -114,6 +116,22 @@ def test_clearing_keeps_the_start_of_the_prompt(long_llama: Model) -> None:
     again = finish(chat.reply(engine, "hello", SHORT))
     assert again.prompt_ids == first.prompt_ids and again.text == first.text
     assert again.metrics().cached_tokens == len(first.prompt_ids) - 1  # the last must be fed
+
+
+def test_a_base_model_without_a_chat_template_reuses_too(tiny_of: TinyFactory) -> None:
+    inner = tiny.tokenizer()
+    inner.chat_template = None
+    llama = tiny_of("llama").model
+    model = Model("base", llama.config, llama.weights, Tokenizer(inner))
+    reply = [*model.tokenizer.encode(" it is fine"), *model.tokenizer.encode(tiny.EOS)]
+    engine, chat = ScriptedEngine(model, [reply] * 3), Conversation(model)
+    for turn in range(3):
+        held = chat.cache.length
+        stream = finish(chat.reply(engine, f"question {turn}", SHORT))
+        assert stream.metrics().cached_tokens == held
+    assert stream.prompt_text.startswith(
+        "User: question 0\nAssistant: it is fine\nUser: question 1"
+    )
 
 
 # --- what was heard ---
