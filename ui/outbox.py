@@ -60,9 +60,8 @@ class Outbox:
         return messages
 
     def _speech(self, playout: Playout) -> list[Outgoing]:
-        if playout.sent > playout.played and time.monotonic() - self._progress_at > STALL_S:
+        if playout.playing and time.monotonic() - self._progress_at > STALL_S:
             playout.drop()
-            playout.report(playout.sent)
         messages: list[Outgoing] = []
         for frame in playout.take():
             messages.append(pack_speech(playout.turn, self._sequence, frame))

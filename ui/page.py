@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +50,7 @@ def start(services: Services, host: str = "127.0.0.1", port: int = 7860) -> Page
     """Serve the page from a thread. The models load while it comes up."""
     check_port(host, port)
     runtime = Runtime(services)
-    threading.Thread(target=runtime.warm, name="warm-up", daemon=True).start()
+    runtime.warm()
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported
     from starlette.routing import WebSocketRoute
 

@@ -35,6 +35,7 @@ class Playout:
     ended: bool = False  # no further segment will come
     _pending: list[np.ndarray] = field(default_factory=list)  # int16 [n] each
     _segments: list[_Segment] = field(default_factory=list)
+    _dropped: bool = False
 
     def add(self, pcm: np.ndarray, rate_hz: int, text: str) -> None:
         """Queue one clause: `pcm` int16 [n] at `rate_hz`, speaking `text`."""
@@ -64,10 +65,15 @@ class Playout:
         self.played = max(self.played, min(samples, self.sent))
 
     def drop(self) -> None:
-        """Send nothing more."""
+        """Send nothing more; what is on its way will not be played."""
         self._pending.clear()
-        self.ended = True
+        self.ended = self._dropped = True
         self.total = self.sent
+
+    @property
+    def playing(self) -> bool:
+        """Whether something is still to be played."""
+        return self.played < self.total and not self._dropped
 
     @property
     def all_sent(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -91,10 +92,18 @@ class Runtime:
         """Whether the first turn would start without loading anything."""
         return self.pipeline.ready and self._engines[self.services.default_engine].ready
 
-    def warm(self) -> None:
-        """Make what the first turn needs. A fault is left for the turn that runs into it."""
-        try:
-            self.engine(self.services.default_engine)
-            self.pipeline().warm()
-        except UnpausedError:
-            return
+    def warm(self) -> list[threading.Thread]:
+        """Begin to make what the first turn needs, on the threads returned.
+
+        A fault is left for the turn that runs into it.
+        """
+        works = (lambda: self.engine(self.services.default_engine), lambda: self.pipeline().warm())
+        threads = [threading.Thread(target=_try, args=(work,), daemon=True) for work in works]
+        for thread in threads:
+            thread.start()
+        return threads
+
+
+def _try(work: Callable[[], object]) -> None:
+    with contextlib.suppress(UnpausedError):
+        work()

@@ -99,11 +99,12 @@ class Session:
             worker = self._worker
             if worker is None or turn not in (None, worker.number):
                 return
+            if not worker.running and not worker.playout.playing:
+                return
             worker.playout.report(samples)
-            unplayed = worker.playout.played < worker.playout.total
             worker.playout.drop()
             self._outbox.put({"type": "flush", "turn": worker.number})
-            if not worker.running and unplayed:
+            if not worker.running:
                 self._keep_heard(worker)
         worker.stop()
 
@@ -148,9 +149,7 @@ class Session:
     def active(self) -> bool:
         """A turn is under way, or its speech is still being played."""
         worker = self._worker
-        return worker is not None and (
-            worker.running or worker.playout.played < worker.playout.total
-        )
+        return worker is not None and (worker.running or worker.playout.playing)
 
     def view(self) -> View:
         with self._changed:

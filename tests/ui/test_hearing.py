@@ -110,6 +110,19 @@ def test_speaking_over_the_reply_stops_it_and_is_answered(
     assert session.view().messages[-1]["content"] == REPLY
 
 
+def test_speaking_over_playback_stops_it_once_and_is_answered(
+    hearing: Hearing, session: Session, pipeline: FakePipeline, events: list[Any]
+) -> None:
+    session.set_sound(True)
+    session.start_text("Why?")
+    assert session.wait_idle(10) and session.active  # nobody reports that anything was played
+    hearing.feed([Talk(1, True, "free"), *frames(1, (1.0, True), (1.0, False))])
+    assert session.wait_idle(10)
+    assert len(pipeline.turns) == 2
+    flushes = [e for e in events if isinstance(e, dict) and e["type"] == "flush"]
+    assert [flush["turn"] for flush in flushes] == [1]
+
+
 def test_a_cough_does_not_interrupt(
     hearing: Hearing, session: Session, pipeline: FakePipeline
 ) -> None:

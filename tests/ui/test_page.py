@@ -105,7 +105,8 @@ def test_warming_up_leaves_faults_to_the_turn_that_meets_them() -> None:
         raise UnpausedError("no weights")
 
     runtime = Runtime(type(made)(**{**vars(made), "make_engine": broken}))
-    runtime.warm()
+    for thread in runtime.warm():
+        thread.join(10)
     assert not runtime.ready
     with pytest.raises(UnpausedError, match="no weights"):
         runtime.engine("eager")
