@@ -30,6 +30,8 @@ def parser() -> argparse.ArgumentParser:
     sampling.add_argument("--max-tokens", type=int, default=256, help="(default: %(default)s)")
     sampling.add_argument("--temperature", type=float, default=0.0, help="(default: 0, greedy)")
     sampling.add_argument("--top-p", type=float, default=1.0, help="(default: 1, off)")
+    # Without a penalty small greedy models fall into loops ("1.1.1.1.1...").
+    sampling.add_argument("--repetition-penalty", type=float, default=1.1, help="(1.1; 1 is off)")
     sampling.add_argument("--seed", type=int, default=0, help="same seed, same reply (default: 0)")
     json = _Parser(add_help=False)
     json.add_argument("--json", action="store_true", help="one JSON object as the last line")

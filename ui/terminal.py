@@ -101,7 +101,7 @@ def page(options: argparse.Namespace) -> int:
         model_name=name,
         engines=list(ENGINES.values()),
         default_engine=options.engine,
-        params=SamplingParams(),
+        params=SamplingParams(repetition_penalty=1.1),  # as the commands' default
         make_engine=lambda engine: engines[engine](),
         make_conversation=lambda: _conversation(options, model(), engines[options.engine]()),
         make_pipeline=_pipeline,
@@ -168,6 +168,7 @@ def _params(options: argparse.Namespace) -> SamplingParams:
     return SamplingParams(
         temperature=options.temperature,
         top_p=options.top_p,
+        repetition_penalty=options.repetition_penalty,
         seed=options.seed,
         max_tokens=options.max_tokens,
     )
