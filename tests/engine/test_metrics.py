@@ -115,7 +115,8 @@ class Operations(TorchDispatchMode):
 def test_launches_are_counted_and_views_are_not() -> None:
     def work() -> torch.Tensor:
         square = torch.ones(4, 4)  # one
-        return (square.view(2, 8)[:, 3:].T + 1).sum()  # and two more; view, slice and transpose: none
+        seen = square.view(2, 8)[:, 3:].T  # none: a view, a slice, a transpose
+        return (seen + 1).sum()  # two
 
     assert count_launches(work, torch.device("cpu")) == 3
 
