@@ -12,6 +12,7 @@ import importlib.util
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 
@@ -52,7 +53,8 @@ class PersistentCpuEngine:
         self.weight_bytes_per_token = weights.bytes_per_token
         # With a core to spare the system knows better which of them is free.
         self.resident = ResidentThreads(model, weights, count, cores if count == len(cores) else [])
-        self._owner: CpuRun | None = None
+        # Weak, so that a reply nobody holds any more is stopped and its threads are free again.
+        self._owner: weakref.ref[CpuRun] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -87,6 +89,16 @@ class PersistentCpuEngine:
         check_prompt(self.model, cache, token_ids)
         return self._run(cache, token_ids, params)
 
+    def logits(self, cache: KVCache, token_ids: Sequence[int]) -> torch.Tensor:
+        """Append `token_ids` one by one; float32 logits [len(token_ids), vocab], for tests."""
+        cache.require(len(token_ids))
+        rows, one = [], SamplingParams(max_tokens=1)
+        for token_id in token_ids:
+            list(self.decode(cache, [token_id], one))
+            held = self.resident.shared.logits[: self.model.config.vocab]
+            rows.append(torch.from_numpy(held.copy()))  # the next step overwrites it
+        return torch.stack(rows)
+
     def close(self) -> None:
         """End the threads, in the middle of a reply too. Idempotent; under a second."""
         self.resident.close()
@@ -95,12 +107,12 @@ class PersistentCpuEngine:
         """Give the threads to `run`; refused while another reply has them."""
         with self._lock:
             self._check_free()
-            self._owner = run
+            self._owner = weakref.ref(run)
 
     def give_back(self, run: CpuRun) -> None:
         """`run` is over and no thread works for it any more."""
         with self._lock:
-            if self._owner is run:
+            if self._owner is not None and self._owner() in (run, None):
                 self._owner = None
 
     def _run(
@@ -114,7 +126,7 @@ class PersistentCpuEngine:
     def _check_free(self) -> None:
         if not self.resident.close.alive:
             raise UnpausedError("this engine has been closed: build a new one")
-        if self._owner is not None:
+        if self._owner is not None and self._owner() is not None:
             raise UnpausedError("persistent-cpu is decoding another reply: stop that one first")
 
 

@@ -30,50 +30,53 @@ _compiled: list[Callable[..., None]] = []  # the one compiled function of this p
 
 
 def resident_function(arguments: tuple[Any, ...]) -> Callable[..., None]:
-    """`kernels.cpu.reside` compiled for arguments of these types; from disk where possible.
-
-    Works without a writable cache too, then compiling anew in every process; it says so.
-    """
+    """`kernels.cpu.reside` compiled for arguments of these types; from disk where possible."""
     with _lock:
         if not _compiled:
-            _compiled.append(_load(arguments))
+            from kernels.cpu import reside
+
+            _compiled.append(compiled(reside, arguments, cache_folder()))
         return _compiled[0]
 
 
-def _load(arguments: tuple[Any, ...]) -> Callable[..., None]:
+def compiled(function: Any, arguments: tuple[Any, ...], folder: Path) -> Any:
+    """The numba `function`, compiled for `arguments` or loaded from `folder`.
+
+    Works without a writable folder too, then compiling anew in every process; it says so. numba
+    writes its files under other names and renames them, so an interrupted compilation leaves
+    nothing half-written and processes that compile at once do not disturb each other.
+    """
     import numba
 
-    from kernels.cpu import reside
-
     signature = tuple(numba.typeof(argument) for argument in arguments)
-    folder = cache_folder()
     if not _usable(folder):
         _log.warning("%s cannot be written: compiling the CPU engine anew, about 20 s", folder)
-        reside.compile(signature)
-        return reside
+        function.compile(signature)
+        return function
+    _use_folder(function, folder)
+    if not any(folder.rglob("*.nbi")):
+        _log.warning("compiling the CPU engine, once for this machine: about 20 s")
     try:
-        _compile(reside, signature, folder)
+        function.compile(signature)
     except Exception:  # numba and pickle raise what they like over a damaged file
         _log.warning("the compiled CPU engine in %s is damaged: compiling it anew", folder)
         shutil.rmtree(folder, ignore_errors=True)
-        reside.compile(signature)
-    return reside
+        folder.mkdir(parents=True, exist_ok=True)
+        _use_folder(function, folder)
+        function.compile(signature)
+    _remove_old(folder)
+    return function
 
 
-def _compile(reside: Any, signature: tuple[Any, ...], folder: Path) -> None:
+def _use_folder(function: Any, folder: Path) -> None:
     import numba
 
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder)
     try:
-        reside.enable_caching()
+        function.enable_caching()
     finally:
         numba.config.CACHE_DIR = before
-    if not any(folder.rglob("*.nbi")):
-        _log.warning("compiling the CPU engine, once for this machine: about 20 s")
-    reside.compile(signature)
-    os.utime(folder)
-    _remove_old(folder)
 
 
 def cache_folder() -> Path:
@@ -107,6 +110,7 @@ def _usable(folder: Path) -> bool:
 def _remove_old(current: Path) -> None:
     """Keep the latest few folders; another process may be reading, so faults are ignored."""
     with suppress(OSError):
+        os.utime(current)
         others = [path for path in current.parent.glob("cpu-*") if path != current]
         others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
         for path in others[_KEPT:]:

@@ -200,9 +200,9 @@ def _own(model: Model) -> state.Own:
     widest = state.CHUNK * max(c.hidden, c.intermediate, c.q_size)
     return state.Own(
         normed=np.zeros(widest, dtype=np.float32),
-        quants=np.zeros(widest, dtype=np.int8),
+        quants=np.zeros(2 * widest, dtype=np.int8),
         scales=np.zeros(-(-widest // QUANT), dtype=np.float32),
-        totals=np.zeros(-(-widest // QUANT), dtype=np.int32),
+        totals=np.zeros(2 * -(-widest // QUANT), dtype=np.int32),
         tile=np.zeros((2, state.CHUNK, GROUP), dtype=np.float32),
         head=np.zeros(c.head_dim, dtype=np.float32),
         weights=np.zeros(c.max_positions + GROUP, dtype=np.float32),

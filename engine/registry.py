@@ -45,6 +45,12 @@ ENGINES: dict[str, EngineEntry] = {
             "PyTorch, one launch per operation",
             "engine.eager:EagerEngine",
         ),
+        EngineEntry(
+            "persistent-cpu",
+            "Resident, on the CPU",
+            "native threads that stay: fused stages, weights in their integer blocks",
+            "engine.cpu:PersistentCpuEngine",
+        ),
     )
 }
 DEFAULT_ENGINE = "eager"

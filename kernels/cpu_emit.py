@@ -131,6 +131,10 @@ class Emitter:
         name = f"llvm.vector.reduce.fmax.{_suffix(vector.type)}"
         return self.call(name, F32, (vector,), ("nnan",))
 
+    def nearest(self, x: Any) -> Any:
+        """x rounded to an integer, halves to even."""
+        return self.call(f"llvm.nearbyint.{_suffix(x.type)}", x.type, (x,))
+
     def larger(self, a: Any, b: Any) -> Any:
         return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
 
@@ -146,7 +150,7 @@ class Emitter:
         x = self.larger(x, lowest)
         x = b.select(b.fcmp_ordered("<", x, highest), x, highest)
         scaled = b.fmul(x, number(_LOG2_E))
-        n = self.call(f"llvm.nearbyint.{_suffix(kind)}", kind, (scaled,))
+        n = self.nearest(scaled)
         r = self.fma(n, number(-_LN2_HIGH), x)
         r = self.fma(n, number(-_LN2_LOW), r)
         polynomial = number(_EXP_POLYNOMIAL[0])

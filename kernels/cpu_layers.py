@@ -40,6 +40,7 @@ from kernels.cpu_state import (
     Shared,
 )
 from kernels.cpu_vector import (
+    DIGITS,
     GROUP,
     QUANT,
     dot_rows_bf16_1,
@@ -103,9 +104,9 @@ def prepare(own: Own, source: int, matrix: np.ndarray, columns: int) -> int:
             place = block * columns + t
             quantise_block(
                 source + 4 * (t * n + block * QUANT),
-                quants + place * QUANT,
+                quants + place * DIGITS * QUANT,
                 scales + 4 * place,
-                totals + 4 * place,
+                totals + 4 * place * DIGITS,
             )
     return source
 

@@ -59,9 +59,9 @@ class Own(NamedTuple):
     """What each thread has to itself."""
 
     normed: np.ndarray  # float32 [T * widest]: an input, normalised
-    quants: np.ndarray  # int8 [T * widest]: an input, quantised
+    quants: np.ndarray  # int8 [2 * T * widest]: an input, quantised
     scales: np.ndarray  # float32 [T * widest / 32]
-    totals: np.ndarray  # int32 [T * widest / 32]
+    totals: np.ndarray  # int32 [2 * T * widest / 32]
     tile: np.ndarray  # float32 [2, T, GROUP]: what one group of rows gives
     head: np.ndarray  # float32 [D]: one query or key
     weights: np.ndarray  # float32 [positions + GROUP]: attention's, of one head

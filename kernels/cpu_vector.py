@@ -25,6 +25,7 @@ from kernels.cpu_emit import (
 )
 
 GROUP = 16  # rows that every matrix kernel computes together
+DIGITS, BASE = 2, 254  # of a quantised activation; each digit is within -127..127
 QUANT = 32  # values that share a scale, in GGUF's block formats as in quantised activations
 _i64, _f32 = types.int64, types.float32
 
@@ -204,26 +205,30 @@ def silu_multiply(typing: Any, gate: Any, up: Any, out: Any, n: Any) -> Any:
 
 
 @intrinsic
-def quantise_block(typing: Any, x: Any, quants: Any, scale: Any, total: Any) -> Any:
-    """`QUANT` float32 at `x` as int8 times one scale; also the int32 sum of the int8.
+def quantise_block(typing: Any, x: Any, quants: Any, scale: Any, totals: Any) -> Any:
+    """`QUANT` float32 at `x` as integers of two digits times one scale. Twin: `quantise`.
 
-    The scale is the largest magnitude / 127, as in llama.cpp's Q8_1. Twin: `quantise`.
+    quants: int8 [2, QUANT], high digits first; totals: int32 [2], the digits' sums.
     """
     floats, ints = ir.VectorType(F32, QUANT), ir.VectorType(I32, QUANT)
+    highest = float(BASE * 127 + 126)  # with one more the high digit would round to 128
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         e = Emitter(builder, target_features(context))
-        x, quants, scale, total = args
+        x, quants, scale, totals = args
         values = e.load(x, floats, align=4)
         magnitude = e.max(e.call(f"llvm.fabs.v{QUANT}f32", floats, (values,)))
-        step = builder.fdiv(magnitude, F32(127.0))
         zero = builder.fcmp_ordered("==", magnitude, F32(0.0))
-        inverse = builder.select(zero, F32(0.0), builder.fdiv(F32(127.0), magnitude))
-        scaled = builder.fmul(values, e.splat(inverse, QUANT))
-        rounded = builder.fptosi(e.call(f"llvm.nearbyint.v{QUANT}f32", floats, (scaled,)), ints)
-        e.store(builder.trunc(rounded, ir.VectorType(I8, QUANT)), quants)
-        e.store(step, scale, align=4)
-        e.store(e.call(f"llvm.vector.reduce.add.v{QUANT}i32", I32, (rounded,)), total, align=4)
+        inverse = builder.select(zero, F32(0.0), builder.fdiv(F32(highest), magnitude))
+        e.store(builder.fdiv(magnitude, F32(highest)), scale, align=4)
+        whole = e.nearest(builder.fmul(values, e.splat(inverse, QUANT)))
+        high = e.nearest(builder.fmul(whole, e.constant(floats, 1.0 / BASE)))
+        low = e.fma(high, e.constant(floats, -float(BASE)), whole)
+        for digit, value in enumerate((high, low)):
+            integers = builder.fptosi(value, ints)
+            e.store(builder.trunc(integers, ir.VectorType(I8, QUANT)), e.at(quants, digit * QUANT))
+            total = e.call(f"llvm.vector.reduce.add.v{QUANT}i32", I32, (integers,))
+            e.store(total, e.at(totals, 4 * digit), align=4)
         return context.get_dummy_value()
 
     return types.void(_i64, _i64, _i64, _i64), emit

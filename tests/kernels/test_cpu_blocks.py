@@ -1,0 +1,100 @@
+"""Dot products of block formats against their PyTorch twins, at shapes that do not fit well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize, quantize
+
+from kernels import cpu_layers, cpu_state, reference
+from kernels.cpu_pack import BLOCK_FORMATS, pack
+from kernels.cpu_state import Q4_0, Q4_1, Q8_0
+from tests.kernels.close import assert_close
+from tests.kernels.cpu_workspace import matrix_row, multiply, own_of
+
+FORMATS = {"Q4_0": Q4_0, "Q4_1": Q4_1, "Q8_0": Q8_0}
+
+
+def blocks_of(kind: str, rows: int, columns: int, seed: int = 0) -> tuple[np.ndarray, torch.Tensor]:
+    """(raw rows as in a file, their float32 values); one row is all 0, one has a lone giant."""
+    values = np.random.default_rng(seed).standard_normal((rows, columns)).astype(np.float32)
+    values[rows // 2] = 0
+    values[-1, 5] = 100
+    raw = quantize(values, GGMLQuantizationType[kind])
+    return raw, torch.from_numpy(dequantize(raw, GGMLQuantizationType[kind]))
+
+
+@pytest.mark.parametrize("columns", [32, 96, 576])
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 40])
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_dot_products(kind: str, rows: int, columns: int, tokens: int) -> None:
+    raw, weight = blocks_of(kind, rows, columns)
+    packed = pack(raw, kind, columns)
+    x = torch.randn(tokens, columns, generator=torch.Generator().manual_seed(1))
+    x[-1, :32] = 0  # a block without any magnitude
+    matrix = matrix_row(packed.ctypes.data, FORMATS[kind], rows, columns, packed.shape[1])
+    out = multiply(matrix, x)
+    assert_close("twin", reference.block_linear(x, weight), out, 2e-6)
+    assert_close("exact", reference.linear(x, weight), out, 2e-4)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_results_repeat_bit_for_bit(kind: str) -> None:
+    raw, _ = blocks_of(kind, 48, 96)
+    packed = pack(raw, kind, 96)
+    x = torch.randn(4, 96)
+    matrix = matrix_row(packed.ctypes.data, FORMATS[kind], 48, 96, packed.shape[1])
+    assert torch.equal(multiply(matrix, x), multiply(matrix, x))
+    one_by_one = torch.cat([multiply(matrix, row[None].clone()) for row in x])
+    assert torch.equal(multiply(matrix, x), one_by_one), "a chunk of a prompt changes no result"
+
+
+@pytest.mark.parametrize("extreme", [-128, 127])
+def test_the_largest_bytes_do_not_saturate(extreme: int) -> None:
+    raw = np.zeros((16, 34), dtype=np.uint8)
+    raw[:, :2] = np.full(16, 1, dtype=np.float16).view(np.uint8).reshape(16, 2)
+    raw[:, 2:] = np.array([extreme], dtype=np.int8).view(np.uint8)
+    packed = pack(raw, "Q8_0", 32)
+    matrix = matrix_row(packed.ctypes.data, Q8_0, 16, 32, packed.shape[1])
+    for sign in (1.0, -1.0):
+        out = multiply(matrix, torch.full((1, 32), sign))
+        torch.testing.assert_close(out, torch.full((1, 16), 32.0 * extreme * sign))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_rows_are_looked_up_where_they_were_packed(kind: str) -> None:
+    raw, weight = blocks_of(kind, 35, 96)
+    packed = pack(raw, kind, 96)
+    matrix = matrix_row(packed.ctypes.data, FORMATS[kind], 35, 96, packed.shape[1])
+    for token in (0, 1, 15, 16, 34):
+        out = np.full(96, np.nan, dtype=np.float32)
+        cpu_layers.embed(matrix, token, out)
+        torch.testing.assert_close(torch.from_numpy(out), weight[token], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", BLOCK_FORMATS)
+def test_packing_keeps_the_size(kind: str) -> None:
+    raw, _ = blocks_of(kind, 64, 128)
+    packed = pack(raw, kind, 128)
+    assert packed.nbytes == raw.nbytes
+    assert packed.ctypes.data % 64 == 0
+
+
+def test_quantised_activations_match_their_twin() -> None:
+    x = torch.randn(3, 96, generator=torch.Generator().manual_seed(2)) * 10
+    x[1, 32:64] = 0
+    own, matrix = own_of(96), matrix_row(0, cpu_state.Q8_0, 16, 96, 0)
+    cpu_layers.prepare(own, x.data_ptr(), matrix, 3)
+    digits: Any = own.quants[: 2 * 3 * 96].reshape(3, 3, 2, 32).astype(np.int32)  # [block, t, ...]
+    assert np.abs(digits).max() <= 127
+    expected, scales = reference.quantise(x)
+    mine = torch.from_numpy(254 * digits[:, :, 0] + digits[:, :, 1]).transpose(0, 1)
+    assert (mine - expected).abs().max() <= 1  # a half may round either way
+    torch.testing.assert_close(torch.from_numpy(own.scales[:9].reshape(3, 3).T.copy()), scales)
+    totals = own.totals[: 2 * 9].reshape(3, 3, 2)
+    np.testing.assert_array_equal(totals, digits.sum(-1))
