@@ -17,7 +17,6 @@ from rich.progress import (
 )
 
 _LINE_EVERY_PERCENT = 25
-_WORTH_A_LINE_BYTES = 1_000_000
 
 
 class ConsoleProgress:
@@ -62,7 +61,7 @@ class ConsoleProgress:
         self._bars.update(self._tasks[name], completed=done_bytes, total=total_bytes or None)
 
     def _print(self, name: str, done_bytes: int, total_bytes: int) -> None:
-        if done_bytes < _WORTH_A_LINE_BYTES:  # perhaps nothing will come
+        if 100 * done_bytes < total_bytes:  # not a percent yet: perhaps nothing will come
             return
         step = 100 * done_bytes // total_bytes // _LINE_EVERY_PERCENT * _LINE_EVERY_PERCENT
         if step != self._printed_percent.get(name):
