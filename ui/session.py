@@ -18,6 +18,7 @@ from engine.errors import UnpausedError
 from ui.outbox import Outbox, Outgoing
 from ui.services import Runtime
 from ui.turn_worker import Begin, Kind, TurnWorker
+from ui.words import left_out
 
 if TYPE_CHECKING:
     from audio.pipeline import VoicePipeline
@@ -252,6 +253,9 @@ class Session:
                 self._keep_heard(worker)
             elif worker.stopped and worker.reply is not None:
                 worker.reply["content"] += "\n\n*Stopped.*"
+            trimmed = (worker.metrics() or {}).get("trimmed_turns", 0)
+            if trimmed and worker.reply is not None:
+                worker.reply["content"] += f"\n\n{left_out(trimmed)}"
             self._outbox.put(
                 {
                     "type": "done",

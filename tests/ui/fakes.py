@@ -67,7 +67,9 @@ class FakeTurn:
         self._transcript, self._speak = transcript, speak
         self._endpointing_ms = endpointing_ms
         self._stopped = threading.Event()
-        self._metrics = ReplyMetrics(engine="eager", model="fake", prompt_tokens=9)
+        self._metrics = ReplyMetrics(
+            engine="eager", model="fake", prompt_tokens=9, trimmed_turns=pipeline.trimmed_turns
+        )
 
     def stop(self) -> None:
         self._stopped.set()
@@ -120,6 +122,7 @@ class FakePipeline:
     reply: str = REPLY
     transcript: str = "Why is the sky blue?"
     fails: str = ""
+    trimmed_turns: int = 0
     word_s: float = 0.0
     hold_after: int | None = None
     pace: threading.Event = field(default_factory=threading.Event)

@@ -72,6 +72,13 @@ def test_a_spoken_turn_shows_what_was_understood(session: Session) -> None:
     assert contents(session) == [("user", "Why is the sky blue?"), ("assistant", REPLY)]
 
 
+def test_turns_left_out_of_the_context_are_said(session: Session, pipeline: FakePipeline) -> None:
+    pipeline.trimmed_turns = 2
+    session.start_text("Why?")
+    run(session)
+    assert contents(session)[-1][1].endswith("the oldest 2 turns were left out.*")
+
+
 def test_events_tell_the_turn_from_start_to_end(session: Session) -> None:
     client = Client(session, sound=False)
     turn = session.start_voice(SPEECH, 210.0)
