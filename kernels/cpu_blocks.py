@@ -12,6 +12,7 @@ integers; each is scaled and added in float32, block after block.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -21,6 +22,7 @@ from numba.extending import intrinsic
 from kernels.cpu_emit import F16, F32, F32_BYTES, I8, I16, I32, I64, Emitter, target_features
 from kernels.cpu_vector import BASE, DIGITS, GROUP, QUANT
 
+_LINE_BYTES = 64
 _STEP = 4  # columns of one integer dot product
 _SCALE_BYTES = 2 * GROUP  # float16 of every row, for one block
 _i64 = types.int64
@@ -118,10 +120,13 @@ class GroupDot:
         e, b = self.e, self.e.builder
         w_scales = e.at(w, blocks, self.block_bytes)
         w_minimums = e.at(w_scales, blocks, _SCALE_BYTES) if self.minimums else w_scales
+        group_bytes = b.sub(e.at(w_minimums, blocks, _SCALE_BYTES), w)
         for part in range(GROUP // e.lanes):  # as many rows as there are lanes
             slots = [e.variable(e.constant(e.f32s, 0.0)) for _ in range(self.columns)]
             with e.loop(blocks) as block:
                 header = [self._header(base, block, part) for base in (w_scales, w_minimums)]
+                if part == 0:
+                    self._prefetch(w, (w_scales, w_minimums), block, group_bytes)
                 place = e.at(e.at(w, block, self.block_bytes), 4 * e.lanes * part)
                 sizes = ((quants, DIGITS * QUANT), (scales, 4), (totals, DIGITS * 4))
                 inputs = [e.at(base, block, size * self.columns) for base, size in sizes]
@@ -129,6 +134,17 @@ class GroupDot:
             for t, slot in enumerate(slots):
                 index = b.add(b.mul(I64(t), out_step), I64(e.lanes * part))
                 e.store(e.get(slot, e.f32s), e.at(out, index, F32_BYTES), align=4)
+
+    def _prefetch(self, w: Any, headers: Sequence[Any], block: Any, ahead: Any) -> None:
+        """Bring the same block of the next group near: the processor itself loses the thread
+        where quants, scales and minimums take turns every few KB.
+        """
+        e = self.e
+        quants = e.at(e.at(w, block, self.block_bytes), ahead)
+        for line in range(0, self.block_bytes, _LINE_BYTES):
+            e.prefetch(e.at(quants, line))
+        for base in dict.fromkeys(headers):
+            e.prefetch(e.at(e.at(base, block, _SCALE_BYTES), ahead))
 
     def _header(self, base: Any, block: Any, part: int) -> Any:
         """Scales or minimums of one block, as floats."""

@@ -59,6 +59,11 @@ class Emitter:
         pointer = self.builder.inttoptr(address, ir.PointerType(value.type))
         self.builder.store(value, pointer, align=align)
 
+    def prefetch(self, address: Any) -> None:
+        """Start bringing the cache line at `address` near; any address will do."""
+        pointer = self.builder.inttoptr(address, ir.PointerType(I8))
+        self.call("llvm.prefetch.p0", ir.VoidType(), (pointer, I32(0), I32(3), I32(1)))
+
     def variable(self, initial: Any) -> Any:
         """A local that a loop may change; LLVM keeps it in a register."""
         slot = cgutils.alloca_once(self.builder, initial.type)
