@@ -9,9 +9,11 @@ FILE (kernels/tuning.json by default).
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import multiprocessing
 import statistics
+import time
 from collections.abc import Iterator
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -25,72 +27,84 @@ from engine.models.base import Model, ModelConfig
 from engine.sampling import SamplingParams
 from engine.weights import as_weights, empty_weights
 from kernels.ops import StepKernels
-from kernels.tuning import MATVECS, Tile, Tuning, power_of_two, sizes, tuning_for
+from kernels.tuning import EARLY, LATE, MATVECS, Tile, Tuning, power_of_two, sizes, tuning_for
 
 CONTEXT = 800
-_REPLAYS, _REPEATS = 24, 3
-_ACCUMULATORS = (8, 80)  # float32 a thread may hold in a matrix-vector product
+_REPEATS, _REPEAT_US = 3, 20_000
+STAGES = ("trigger", "gate_up", "down", "qkv", "o", "head", "attention", "ahead", "trigger")
 _WORKERS = 12
 
 
 class _Compiler(StepKernels):
     """Compiles what it would launch."""
 
-    def _launch(self, kernel: Any, programs: int, warps: int, *args: Any, **constants: Any) -> None:
-        kernel.warmup(
-            *args, grid=(1,), **constants, PDL=self.dependent, num_warps=warps,
-            launch_pdl=bool(self.dependent),
-        )  # fmt: skip
+    def _run(self, kernel: Any, programs: int, *args: Any, **options: Any) -> None:
+        kernel.warmup(*args, grid=(1,), **options)
 
 
 def tiles(kind: str, rows: int, columns: int) -> list[Tile]:
-    """Candidates that keep a thread's accumulators within bounds."""
-    widest = power_of_two(columns)
+    """Candidates: 16 to 64 accumulators a thread, and enough programs to fill a GPU."""
     found = []
     for block_k in (128, 256, 512, 1024, 2048, 4096):
         for owned in (2, 4, 8, 16, 32):
-            for warps in (2, 4, 8, 16):
+            for warps in (2, 4, 8):
                 held = owned * block_k / (32 * warps)
-                if block_k > widest or not _ACCUMULATORS[0] <= held <= _ACCUMULATORS[1]:
-                    continue
-                if 8 * 32 * warps > owned * block_k:  # less than 16 bytes a thread
-                    continue
-                programs = rows // owned
-                if kind != "head" and not 60 <= programs <= 2600:
-                    continue
-                if warps == 16 and block_k < 2048:
-                    continue
-                found.append(Tile(owned, block_k, warps))
+                fits = 16 <= held <= 64 and block_k <= power_of_two(columns)
+                if fits and (kind == "head" or 60 <= rows // owned <= 3600):
+                    found.append(Tile(owned, block_k, warps))
     return found
 
 
-def attentions(config: ModelConfig) -> Iterator[tuple[int, int, int, int]]:
-    """(splits, positions, warps, ahead)."""
+def attentions(config: ModelConfig) -> Iterator[tuple[int, int, int]]:
+    """(splits, positions, warps)."""
     group = power_of_two(config.heads // config.kv_heads)
     for splits in (8, 16, 32, 64):
-        if not 48 <= splits * config.kv_heads <= 520:
-            continue
         for warps in (4, 8):
-            for held in (32, 64):
+            for held in (8, 16, 32):
                 block_n = held * 32 * warps // (group * power_of_two(config.head_dim))
-                if 16 <= block_n <= 128:
-                    for megabytes in (0, 4, 8, 16, 24):
-                        weights = megabytes * 2**20 // 4 // (splits * config.kv_heads) // 64 * 64
-                        yield splits, block_n, warps, weights
+                if 8 <= block_n <= 128 and 256 <= block_n * splits <= 2048:
+                    yield splits, block_n, warps
+
+
+def requests(config: ModelConfig, current: Tuning) -> list[Tuning]:
+    """`current` with different amounts of gate/up weights requested during attention."""
+    programs = config.kv_heads * current.splits
+    return [
+        replace(current, ahead=megabytes * 2**20 // 4 // programs // 64 * 64)
+        for megabytes in (0, 2, 4, 8, 16)
+    ]
+
+
+def triggers(current: Tuning) -> list[Tuning]:
+    """`current` with each kernel's trigger turned, one at a time."""
+    turned = [replace(current, attention_trigger=EARLY + LATE - current.attention_trigger)]
+    for kind in MATVECS:
+        tile = getattr(current, kind)
+        other = replace(tile, trigger=EARLY + LATE - tile.trigger)
+        turned.append(replace(current, **{kind: other}))
+    return turned
 
 
 def choices(config: ModelConfig, current: Tuning, stage: str) -> list[Tuning]:
     """`current` with each candidate of `stage`."""
     if stage == "attention":
         return [
-            replace(current, splits=s, block_n=n, attention_warps=w, ahead=a)
-            for s, n, w, a in attentions(config)
+            replace(current, splits=s, block_n=n, attention_warps=w, ahead=current.ahead)
+            for s, n, w in attentions(config)
         ]
+    if stage == "ahead":
+        return requests(config, current)
+    if stage == "trigger":
+        return triggers(current)
+    trigger = getattr(current, stage).trigger
     rows, columns = sizes(config)[stage]
-    return [replace(current, **{stage: tile}) for tile in tiles(stage, rows, columns)]
+    return [
+        replace(current, **{stage: replace(tile, trigger=trigger)})
+        for tile in tiles(stage, rows, columns)
+    ]
 
 
-def compile_all(job: tuple[str, list[Tuning], int]) -> int:
+def compile_all(job: tuple[str, list[Tuning], bool]) -> int:
     """Worker: compile every kernel of these tunings into Triton's cache on disk."""
     name, tunings, dependent = job
     config = replace(SHAPES[name], layers=1, max_positions=16)
@@ -104,7 +118,7 @@ def compile_all(job: tuple[str, list[Tuning], int]) -> int:
 
 
 def step_us(
-    model: Model, tuning: Tuning, cache: KVCache, dependent: int = 2, replays: int = _REPLAYS
+    model: Model, tuning: Tuning, cache: KVCache, dependent: bool = True, about_us: float = 1000.0
 ) -> float:
     """Microseconds of one captured step at `CONTEXT`, the median of a few means."""
     kernels = StepKernels(model, tuning, dependent)
@@ -114,7 +128,7 @@ def step_us(
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         kernels.step()
-    times = []
+    times, replays = [], max(4, int(_REPEAT_US / about_us))
     for _ in range(_REPEATS):
         kernels.bind(cache, 0, SamplingParams())
         graph.replay()
@@ -137,14 +151,21 @@ def filled_cache(model: Model) -> KVCache:
     return cache
 
 
-def tune(name: str, gpu: str, rounds: int, pool: Any) -> dict[str, list[int]]:
+def compile_candidates(names: list[str], gpu: str, stages: list[str]) -> None:
+    """Compile everything that tuning these shapes will try."""
+    jobs = []
+    for name in names:
+        current = tuning_for(SHAPES[name], gpu)
+        todo = [t for stage in stages for t in choices(SHAPES[name], current, stage)]
+        jobs += [(name, todo[i :: 2 * _WORKERS], True) for i in range(2 * _WORKERS)]
+    with multiprocessing.get_context("spawn").Pool(_WORKERS) as pool:
+        pool.map(compile_all, jobs, chunksize=1)
+
+
+def tune(name: str, gpu: str, rounds: int, stages: list[str]) -> dict[str, list[int]]:
     """The table's entries for shape `name`, having printed what each choice gained."""
     config = SHAPES[name]
     current = tuning_for(config, gpu)
-    stages = ["gate_up", "down", "head", "qkv", "o", "attention"]
-    todo = [t for stage in stages for t in choices(config, current, stage)]
-    jobs = [(name, todo[i::_WORKERS], 2) for i in range(_WORKERS)]
-    pool.map(compile_all, jobs)
     model = random_model(name, "cuda")
     cache = filled_cache(model)
     best_us = step_us(model, current, cache)
@@ -154,21 +175,55 @@ def tune(name: str, gpu: str, rounds: int, pool: Any) -> dict[str, list[int]]:
             timed = []
             for tuning in choices(config, current, stage):
                 try:
-                    timed.append((step_us(model, tuning, cache), tuning))
+                    timed.append((step_us(model, tuning, cache, about_us=best_us), tuning))
                 except Exception as error:
                     print("skipped:", stage, str(error).splitlines()[:1])
-            us, tuning = min(timed, key=lambda pair: pair[0])
+            timed.sort(key=lambda pair: pair[0])
+            us, tuning = timed[0]
+            print("   ", [(round(u, 1), label(t, stage)) for u, t in timed[:4]])
+            if stage == "trigger":  # all that helped alone, if they help together
+                better = [t for u, t in timed if u < best_us]
+                tuning = functools.reduce(_with_trigger, better, current)
+                us = step_us(model, tuning, cache) if better else best_us
             if us < best_us:
                 best_us, current = us, tuning
-            picked = getattr(current, stage, None) or astuple(current)[5:]
-            print(f"{name}: {best_us:.1f} us, {stage}: {picked}", flush=True)
+            print(f"{name}: {best_us:.1f} us, {stage}: {label(current, stage)}", flush=True)
     entries = {
         f"{kind} {rows}x{columns}": list(astuple(getattr(current, kind)))
         for kind, (rows, columns) in sizes(config).items()
     }
     key = f"attention {config.heads}/{config.kv_heads}x{config.head_dim}"
-    entries[key] = [current.splits, current.block_n, current.attention_warps, current.ahead]
+    entries[key] = list(astuple(current)[len(MATVECS) :])
     return entries
+
+
+def as_table(content: dict[str, dict[str, list[int]]]) -> str:
+    """JSON with one choice a line."""
+    gpus = []
+    for gpu, entries in content.items():
+        lines = [f'  "{key}": {json.dumps(value)}' for key, value in sorted(entries.items())]
+        gpus.append(f' "{gpu}": {{\n' + ",\n".join(lines) + "\n }")
+    return "{\n" + ",\n".join(gpus) + "\n}\n"
+
+
+def _with_trigger(current: Tuning, turned: Tuning) -> Tuning:
+    """`current` with the one trigger in which `turned` differs from what it was made of."""
+    changes: dict[str, Any] = {}
+    for kind in MATVECS:
+        changes[kind] = replace(
+            getattr(current, kind),
+            trigger=max(getattr(current, kind).trigger, getattr(turned, kind).trigger),
+        )
+    later = max(current.attention_trigger, turned.attention_trigger)
+    return replace(current, **changes, attention_trigger=later)
+
+
+def label(tuning: Tuning, stage: str) -> tuple[int, ...]:
+    """What `tuning` says of one stage."""
+    tile = getattr(tuning, stage, None)
+    if stage == "trigger":
+        return (*(getattr(tuning, kind).trigger for kind in MATVECS), tuning.attention_trigger)
+    return astuple(tile) if isinstance(tile, Tile) else astuple(tuning)[len(MATVECS) :]
 
 
 def main() -> None:
@@ -176,16 +231,19 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("shapes", nargs="*", default=list(SHAPES))
     arguments.add_argument("--rounds", type=int, default=2)
+    arguments.add_argument("--stages", nargs="*", choices=STAGES, default=list(STAGES))
     table = Path("kernels/tuning.json")
     arguments.add_argument("--out", type=Path, default=table)
     options = arguments.parse_args()
-    with multiprocessing.get_context("spawn").Pool(_WORKERS) as pool:
-        gpu = torch.cuda.get_device_name()
-        content = json.loads(table.read_text("utf-8"))
-        for name in options.shapes:
-            content.setdefault(gpu, {}).update(tune(name, gpu, options.rounds, pool))
-            options.out.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
-            torch.cuda.empty_cache()
+    gpu = torch.cuda.get_device_name()
+    start = time.perf_counter()
+    compile_candidates(options.shapes, gpu, options.stages)
+    print(f"compiled in {time.perf_counter() - start:.0f} s", flush=True)
+    content = json.loads(table.read_text("utf-8"))
+    for name in options.shapes:
+        content.setdefault(gpu, {}).update(tune(name, gpu, options.rounds, options.stages))
+        options.out.write_text(as_table(content), "utf-8")
+        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

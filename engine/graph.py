@@ -48,8 +48,8 @@ class GraphEngine(TritonEngine):
     name = "graph"
     steps_ahead = 4
 
-    def _dependent(self) -> int:
-        return 2 if launches_dependently(self.model.device) else 0
+    def _dependent(self) -> bool:
+        return launches_dependently(self.model.device)
 
     def _warm_up(self) -> None:
         super()._warm_up()

@@ -48,8 +48,21 @@ ENGINES: dict[str, EngineEntry] = {
         EngineEntry(
             "persistent-cpu",
             "Resident, on the CPU",
-            "native threads that stay: fused stages, weights in their integer blocks",
+            "native threads that stay; on a CPU the gain is fused stages, integer weights and native "
+            "code more than staying",
             "engine.cpu:PersistentCpuEngine",
+        ),
+        EngineEntry(
+            "triton",
+            "Fused kernels",
+            "Triton, five launches a layer",
+            "engine.triton_engine:TritonEngine",
+        ),
+        EngineEntry(
+            "graph",
+            "CUDA graph",
+            "the same kernels, one graph launch per token",
+            "engine.graph:GraphEngine",
         ),
     )
 }

@@ -62,6 +62,21 @@ class TritonEngine:
         self._check_cache(cache)
         return DeviceRun(self, cache, token_ids, params)
 
+    @torch.inference_mode()
+    def logits(self, cache: KVCache, token_ids: Sequence[int]) -> torch.Tensor:
+        """Append `token_ids`, a decode step each; float32 logits [len(token_ids), vocab]."""
+        cache.require(len(token_ids))
+        self._check_cache(cache)
+        rows = []
+        with self.lock:
+            self.hand_to(None)
+            for token_id in token_ids:
+                self.kernels.bind(cache, token_id, SamplingParams())
+                self.launch(cache, SamplingParams())
+                rows.append(self.kernels.logits.clone())
+                cache.token_ids.append(token_id)
+        return torch.stack(rows)
+
     def close(self) -> None:
         """Nothing runs once the device has done what was launched."""
 
@@ -75,7 +90,7 @@ class TritonEngine:
         """Kernels of one step, counted when it was launched."""
         return self._per_step[filters_of(params, self.model.config.vocab)]
 
-    def hand_to(self, run: DeviceRun) -> bool:
+    def hand_to(self, run: DeviceRun | None) -> bool:
         """Make `run` the owner of the device state; whether it was not, and has to write its own.
 
         The owner before it gets the tokens that are under way.
@@ -114,8 +129,8 @@ class TritonEngine:
             self.model, tuning or tuning_for(self.model.config, gpu), self._dependent()
         )
 
-    def _dependent(self) -> int:
-        return 0
+    def _dependent(self) -> bool:
+        return False
 
     def _warm_up(self) -> None:
         """Compile every kernel now, not in the middle of a reply."""
@@ -124,8 +139,8 @@ class TritonEngine:
         from kernels.ops import Filters
 
         scratch, flags = self.model.new_cache(1), (False, True)
-        self.kernels.bind(scratch, 0, SamplingParams())
         for filters in [Filters(k, p, m) for k in flags for p in flags for m in flags]:
+            self.kernels.bind(scratch, 0, SamplingParams())
             self._launch_kernels(filters)
             self._launched += 1
         torch.cuda.synchronize(self.model.device)

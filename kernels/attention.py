@@ -20,16 +20,31 @@ _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def split_bounds(history, split, SPLITS: tl.constexpr, BLOCK_N: tl.constexpr):
-    """(first position, end, number of splits in use) for `history` positions; split 0 always is."""
-    chunk = tl.cdiv(tl.cdiv(history, SPLITS), BLOCK_N) * BLOCK_N
-    chunk = tl.maximum(chunk, BLOCK_N)
-    start = split * chunk
-    return start, tl.minimum(start + chunk, history), tl.maximum(tl.cdiv(history, chunk), 1)
+def splits_used(history, SPLITS: tl.constexpr, BLOCK_N: tl.constexpr):
+    """How many splits hold something: at least the first, which has the new token."""
+    return tl.maximum(tl.minimum(tl.cdiv(history, BLOCK_N), SPLITS), 1)
+
+
+@triton.jit
+def history_tile(
+    cache_ptr,  # [positions, D] of one layer and key head
+    start,
+    history,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Keys or values from `start` on, [BLOCK_N * BLOCK_G, BLOCK_D], each repeated for its group."""
+    n, d = start + tl.arange(0, BLOCK_N * BLOCK_G) // BLOCK_G, tl.arange(0, BLOCK_D)
+    inside = (n < history)[:, None] & (d < D)[None, :]
+    return tl.load(cache_ptr + n.to(tl.int64)[:, None] * D + d[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
 def attention_partial(
+    k,  # history_tile of this split's first block, loaded before any wait
+    v,
     qkv_ptr,  # float32 [heads + 2 * kv_heads, D]
     q_gain_ptr,  # [D] with QK_NORM
     k_gain_ptr,
@@ -37,9 +52,7 @@ def attention_partial(
     sin_ptr,
     k_ptr,  # [positions, D] of this layer and key head
     v_ptr,
-    position,  # of the new token
-    start,  # history of this split
-    end,
+    history,  # positions before the new token
     kv_head,
     split,
     out_ptr,  # float32 [GROUP, D]: this split's weighted values, not normalised
@@ -52,6 +65,7 @@ def attention_partial(
     GROUP: tl.constexpr,  # query heads per key head
     BLOCK_G: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    SPLITS: tl.constexpr,
     EPS: tl.constexpr,
     QK_NORM: tl.constexpr,
     SCALE: tl.constexpr,
@@ -59,8 +73,9 @@ def attention_partial(
 ):
     """Attention of one key head's query group to one split of the history.
 
-    The tile has a row for each pair (position, query head), position by position: keys and values
-    are read once and shared, and everything but the end stays within eight lanes of a warp.
+    Split s has blocks s, s + SPLITS, ..., so that its first block lies where it lies whatever
+    the context. The tile has a row for each pair (position, query head), position by position:
+    keys and values are read once and shared, and all but the end stays within a few lanes.
     """
     ROWS: tl.constexpr = BLOCK_N * BLOCK_G
     rows, d = tl.arange(0, ROWS), tl.arange(0, BLOCK_D)
@@ -80,29 +95,29 @@ def attention_partial(
         qkv_ptr + (HEADS + KV_HEADS + kv_head) * D + d, mask=d < D, other=0.0, cache_modifier=CACHE
     ).to(v_ptr.dtype.element_ty)
     append = (d < D) & (split == 0)
-    tl.store(k_ptr + position.to(tl.int64) * D + d, k_new, mask=append)
-    tl.store(v_ptr + position.to(tl.int64) * D + d, v_new, mask=append)
+    tl.store(k_ptr + history.to(tl.int64) * D + d, k_new, mask=append)
+    tl.store(v_ptr + history.to(tl.int64) * D + d, v_new, mask=append)
 
     own = (n == 0) & (split == 0)  # the rows that begin with the new token
     row_max = tl.sum(q * k_new.to(tl.float32)[None, :], axis=1)
     row_max = tl.where(own, row_max, _EMPTY)
     row_sum = tl.where(own, 1.0, 0.0)
     row_out = row_sum[:, None] * v_new.to(tl.float32)[None, :]
+    start = split * BLOCK_N
     # Not `range`: under NumPy 2.5 the interpreter takes no loaded value as a bound.
-    while start < end:
-        valid = start + n < end
-        offsets = (start + n).to(tl.int64)[:, None] * D + d[None, :]
-        inside = valid[:, None] & (d < D)[None, :]
-        k = tl.load(k_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
-        v = tl.load(v_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
-        scores = tl.where(valid, tl.sum(k * q, axis=1), _EMPTY)
+    while start < history:
+        after = start + SPLITS * BLOCK_N
+        k_ahead = history_tile(k_ptr, after, history, D, BLOCK_D, BLOCK_G, BLOCK_N)
+        v_ahead = history_tile(v_ptr, after, history, D, BLOCK_D, BLOCK_G, BLOCK_N)
+        valid = start + n < history
+        scores = tl.where(valid, tl.sum(k.to(tl.float32) * q, axis=1), _EMPTY)
         new_max = tl.maximum(row_max, scores)
         shrink = tl.exp2(row_max - new_max)
         weight = tl.where(valid, tl.exp2(scores - new_max), 0.0)
         row_sum = row_sum * shrink + weight
-        row_out = row_out * shrink[:, None] + weight[:, None] * v
+        row_out = row_out * shrink[:, None] + weight[:, None] * v.to(tl.float32)
         row_max = new_max
-        start += BLOCK_N
+        k, v, start = k_ahead, v_ahead, after
 
     by_position = tl.reshape(row_max, [BLOCK_N, BLOCK_G])
     top = tl.max(by_position, axis=0)
@@ -128,18 +143,27 @@ def combine_splits(
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
     GROUP: tl.constexpr,
+    BLOCK_G: tl.constexpr,
     BLOCK_S: tl.constexpr,  # SPLITS rounded up to a power of two
 ):
-    """Add up the splits' partial results of one key head. Reads past L1: others wrote them."""
-    s, d = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
-    valid = s < used
-    for g in tl.static_range(GROUP):
-        top = tl.load(max_ptr + s * GROUP + g, mask=valid, other=_EMPTY, cache_modifier=".cg")
-        total = tl.load(sum_ptr + s * GROUP + g, mask=valid, other=0.0, cache_modifier=".cg")
-        out = tl.load(
-            out_ptr + (s * GROUP + g)[:, None] * D + d[None, :],
-            mask=valid[:, None] & (d < D)[None, :], other=0.0, cache_modifier=".cg",
-        )  # fmt: skip
-        weight = tl.exp2(top - tl.max(top, axis=0))
-        attended = tl.sum(out * weight[:, None], axis=0) / tl.sum(total * weight, axis=0)
-        tl.store(attended_ptr + g * D + d, attended, mask=d < D)
+    """Add up the splits' partial results of one key head. Reads past L1: others wrote them.
+
+    Every load is issued before any is used: one round trip to L2, whatever the group.
+    """
+    s, g, d = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_D)
+    inside = (s < used)[:, None] & (g < GROUP)[None, :]
+    pair = s[:, None] * GROUP + g[None, :]
+    top = tl.load(max_ptr + pair, mask=inside, other=_EMPTY, cache_modifier=".cg")
+    total = tl.load(sum_ptr + pair, mask=inside, other=0.0, cache_modifier=".cg")
+    out = tl.load(
+        out_ptr + pair[:, :, None] * D + d[None, None, :],
+        mask=inside[:, :, None] & (d < D)[None, None, :], other=0.0, cache_modifier=".cg",
+    )  # fmt: skip
+    weight = tl.exp2(top - tl.max(top, axis=0)[None, :])
+    weight = weight / tl.sum(total * weight, axis=0)[None, :]
+    attended = tl.sum(out * weight[:, :, None], axis=0)
+    tl.store(
+        attended_ptr + g[:, None] * D + d[None, :],
+        attended,
+        mask=(g < GROUP)[:, None] & (d < D)[None, :],
+    )

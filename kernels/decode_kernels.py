@@ -1,8 +1,9 @@
 """The kernels of one decode step, launched singly: a grid around each stage function.
 
-`PDL`: 0 off, 1 programmatic dependent launch, 2 also requests to L2 ahead of need.
-
-Every program waits for the kernel before (`wait_for_previous`), having first asked for weights.
+Every program waits for the kernel before (`wait_for_previous`), having first asked for weights
+and, as a graph holds one step, for what earlier steps left. `PDL`: 0 without dependent launch,
+1 if the next kernel may start at once, 2 if it may when the one before has ended: that leaves the
+SMs to this kernel.
 Activations are float32; `control_ptr` is what changes from token to token (int64: the token to be
 fed, its position, steps done), `settings_ptr` and `reals_ptr` what a reply holds constant:
 
@@ -12,8 +13,9 @@ reals (float32)   0 temperature, 1 top_p, 2 log(min_p), 3 repetition penalty
 
 import triton
 import triton.language as tl
+from triton.language.extra import cuda
 
-from kernels.attention import attention_partial, combine_splits, split_bounds
+from kernels.attention import attention_partial, combine_splits, history_tile, splits_used
 from kernels.dependent import let_next_start, prefetch_to_l2, wait_for_previous
 from kernels.matvec import matvec, normed_matvec, silu_of_pairs, weight_tile
 from kernels.sampling import (
@@ -37,13 +39,13 @@ def qkv_kernel(
     ROWS: tl.constexpr, BLOCK_K: tl.constexpr, BIAS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out = W @ rms_norm(x) (+ bias): float32 [N]."""
-    let_next_start(PDL)
+    let_next_start(PDL == 1)
     rows = tl.arange(0, ROWS)
     first = tl.program_id(0) * ROWS
     base_ptr = w_ptr + first.to(tl.int64) * K
-    prefetch_to_l2(base_ptr, ROWS * K, PDL > 1 and N % ROWS == 0 and K > BLOCK_K)
     tile = weight_tile(base_ptr, rows, N - first - rows, 0, N, K, ROWS, BLOCK_K)
     wait_for_previous(PDL)
+    let_next_start(PDL == 2)
     y = normed_matvec(
         tile, base_ptr, rows, N - first - rows, x_ptr, gain_ptr, EPS, N, K, ROWS, BLOCK_K
     )
@@ -68,26 +70,30 @@ def attention_kernel(
     gate/up, whose turn comes after the output projection's.
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
-    let_next_start(PDL)
-    ahead_ptr += tl.program_id(0) * AHEAD
-    prefetch_to_l2(ahead_ptr, AHEAD, PDL > 1 and AHEAD > 0)
-    prefetch_to_l2(ahead_ptr + AHEAD_HALF, AHEAD, PDL > 1 and AHEAD > 0)
+    let_next_start(PDL == 1)
+    prefetch_to_l2(ahead_ptr + tl.program_id(0) * AHEAD, AHEAD, PDL and AHEAD > 0)
+    prefetch_to_l2(ahead_ptr + AHEAD_HALF + tl.program_id(0) * AHEAD, AHEAD, PDL and AHEAD > 0)
     kv_head, split = tl.program_id(0) // SPLITS, tl.program_id(0) % SPLITS
     positions = tl.load(settings_ptr + 2)
     cache_offset = (layer * KV_HEADS + kv_head).to(tl.int64) * positions * D
     k_ptr = tl.multiple_of(tl.load(settings_ptr), 16).to(tl.pointer_type(DTYPE)) + cache_offset
     v_ptr = tl.multiple_of(tl.load(settings_ptr + 1), 16).to(tl.pointer_type(DTYPE)) + cache_offset
+    # The position and the history are results of earlier steps, complete when this step began.
+    # Clamped, so that a step launched past the end of the cache spoils its last position only.
+    history = tl.minimum(tl.load(control_ptr + 1), positions - 1).to(tl.int32)
+    used = splits_used(history, SPLITS, BLOCK_N)
+    k = history_tile(k_ptr, split * BLOCK_N, history, D, BLOCK_D, BLOCK_G, BLOCK_N)
+    v = history_tile(v_ptr, split * BLOCK_N, history, D, BLOCK_D, BLOCK_G, BLOCK_N)
     wait_for_previous(PDL)
-    position = tl.load(control_ptr + 1).to(tl.int32)
-    start, end, used = split_bounds(position, split, SPLITS, BLOCK_N)
+    let_next_start(PDL == 2)
     if split < used:
         part = kv_head * SPLITS + split
         attention_partial(
-            qkv_ptr, q_gain_ptr, k_gain_ptr,
-            cos_ptr + position * (D // 2), sin_ptr + position * (D // 2),
-            k_ptr, v_ptr, position, start, end, kv_head, split,
+            k, v, qkv_ptr, q_gain_ptr, k_gain_ptr,
+            cos_ptr + history * (D // 2), sin_ptr + history * (D // 2),
+            k_ptr, v_ptr, history, kv_head, split,
             out_ptr + part * GROUP * D, max_ptr + part * GROUP, sum_ptr + part * GROUP,
-            HEADS, KV_HEADS, D, BLOCK_D, GROUP, BLOCK_G, BLOCK_N, EPS, QK_NORM, SCALE,
+            HEADS, KV_HEADS, D, BLOCK_D, GROUP, BLOCK_G, BLOCK_N, SPLITS, EPS, QK_NORM, SCALE,
         )  # fmt: skip
         tl.debug_barrier()  # one thread's release below stands for all threads' stores
         arrived = tl.atomic_add(arrived_ptr + kv_head, 1, sem="acq_rel", scope="gpu")
@@ -95,7 +101,8 @@ def attention_kernel(
             first = kv_head * SPLITS
             combine_splits(
                 out_ptr + first * GROUP * D, max_ptr + first * GROUP, sum_ptr + first * GROUP,
-                used, attended_ptr + kv_head * GROUP * D, D, BLOCK_D, GROUP, BLOCK_S,
+                used, attended_ptr + kv_head * GROUP * D, D, BLOCK_D, GROUP,
+                BLOCK_G, BLOCK_S,
             )  # fmt: skip
             tl.store(arrived_ptr + kv_head, 0)
 
@@ -107,13 +114,13 @@ def residual_kernel(
     PDL: tl.constexpr,
 ):  # fmt: skip
     """residual += W @ x, in place: float32 [N]. Serves the output and the down projection."""
-    let_next_start(PDL)
+    let_next_start(PDL == 1)
     rows = tl.arange(0, ROWS)
     first = tl.program_id(0) * ROWS
     base_ptr = w_ptr + first.to(tl.int64) * K
-    prefetch_to_l2(base_ptr, ROWS * K, PDL > 1 and N % ROWS == 0 and K > BLOCK_K)
     tile = weight_tile(base_ptr, rows, N - first - rows, 0, N, K, ROWS, BLOCK_K)
     wait_for_previous(PDL)
+    let_next_start(PDL == 2)
     inside = first + rows < N
     old = tl.load(residual_ptr + first + rows, mask=inside, other=0.0)
     y = matvec(tile, base_ptr, rows, N - first - rows, x_ptr, N, K, ROWS, BLOCK_K)
@@ -130,18 +137,16 @@ def gate_up_kernel(
 
     A program's ROWS rows are gate and up rows in turn, so that their sums meet in one thread.
     """
-    let_next_start(PDL)
+    let_next_start(PDL == 1)
     HALF: tl.constexpr = ROWS // 2
     r = tl.arange(0, ROWS)
     rows = (r % 2) * N + r // 2
     first = tl.program_id(0) * HALF
     base_ptr = w_ptr + first.to(tl.int64) * K
     rows_left = N - first - r // 2
-    deep: tl.constexpr = PDL > 1 and N % HALF == 0 and K > BLOCK_K
-    prefetch_to_l2(base_ptr, HALF * K, deep)
-    prefetch_to_l2(base_ptr + N * K, HALF * K, deep)
     tile = weight_tile(base_ptr, rows, rows_left, 0, N, K, ROWS, BLOCK_K)
     wait_for_previous(PDL)
+    let_next_start(PDL == 2)
     pairs = normed_matvec(
         tile, base_ptr, rows, rows_left, x_ptr, gain_ptr, EPS, N, K, ROWS, BLOCK_K
     )
@@ -162,7 +167,7 @@ def head_kernel(
     A program owns SEGMENT rows (a multiple of ROWS) and, having computed them all, goes over its
     logits once more with one row a thread.
     """
-    let_next_start(PDL)
+    let_next_start(PDL == 1)
     rows = tl.arange(0, ROWS)
     program = tl.program_id(0)
     begin = program * SEGMENT
@@ -170,11 +175,13 @@ def head_kernel(
     base_ptr = w_ptr + begin.to(tl.int64) * K
     tile = weight_tile(base_ptr, rows, end - begin - rows, 0, N, K, ROWS, BLOCK_K, True)
     wait_for_previous(PDL)
+    let_next_start(PDL == 2)
     for i in range(SEGMENT // ROWS):
         first = begin + i * ROWS
         y = normed_matvec(
-            tile, base_ptr, rows, end - first - rows, x_ptr, gain_ptr, EPS, N, K, ROWS, BLOCK_K
-        )
+            tile, base_ptr, rows, end - first - rows, x_ptr, gain_ptr, EPS, N, K, ROWS, BLOCK_K,
+            RAGGED=True,
+        )  # fmt: skip
         base_ptr += ROWS * K
         tile = weight_tile(base_ptr, rows, end - first - ROWS - rows, 0, N, K, ROWS, BLOCK_K, True)
         tl.store(logits_ptr + first + rows, y, mask=first + rows < end)
@@ -222,11 +229,7 @@ def block_of_scores(
 @triton.jit
 def target_of(settings_ptr, reals_ptr, COUNT: tl.constexpr):
     """top_k with COUNT, else top_p: float32."""
-    if COUNT:
-        target = tl.load(settings_ptr + 4).to(tl.float32)
-    else:
-        target = tl.load(reals_ptr + 1)
-    return target
+    return tl.load(settings_ptr + 4).to(tl.float32) if COUNT else tl.load(reals_ptr + 1)
 
 
 @triton.jit
@@ -243,8 +246,9 @@ def narrow_kernel(
     FIRST: nothing was measured before. OPENS: this pass begins a filter, whose floor is the
     threshold that the filter before it found. COUNT: top-k, else top-p.
     """
-    let_next_start(PDL)
+    let_next_start(PDL == 1)
     wait_for_previous(PDL)
+    let_next_start(PDL == 2)
     low = tl.full([], _INT_MIN, tl.int32)
     floor = low
     if not FIRST:
@@ -280,8 +284,9 @@ def pick_kernel(
     SEARCHED: tl.constexpr, COUNT_BEFORE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Each block's part of the draw among the scores that pass the filters."""
-    let_next_start(PDL)
+    let_next_start(PDL == 1)
     wait_for_previous(PDL)
+    let_next_start(PDL == 2)
     ids, kept, scores, top = block_of_scores(
         logits_ptr, seen_ptr, reals_ptr, top_ptr, N, HEADS, BLOCK_H, BLOCK
     )
@@ -312,9 +317,7 @@ def embed_token(embed_ptr, token, x_ptr, seen_ptr, K: tl.constexpr, BLOCK_K: tl.
 
 
 @triton.jit
-def embed_kernel(
-    embed_ptr, control_ptr, x_ptr, seen_ptr, K: tl.constexpr, BLOCK_K: tl.constexpr
-):
+def embed_kernel(embed_ptr, control_ptr, x_ptr, seen_ptr, K: tl.constexpr, BLOCK_K: tl.constexpr):
     """The start of a reply: what `finish_kernel` does for every token after the first."""
     embed_token(embed_ptr, tl.load(control_ptr).to(tl.int32), x_ptr, seen_ptr, K, BLOCK_K)
 
@@ -324,16 +327,18 @@ def finish_kernel(
     logits_ptr, best_ptr, best_id_ptr, exp_max_ptr, exp_sum_ptr, control_ptr, ring_ptr,
     embed_ptr, x_ptr, seen_ptr,
     PARTS: tl.constexpr, BLOCK_P: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr,
-    K: tl.constexpr, BLOCK_K: tl.constexpr, RING: tl.constexpr,
+    N: tl.constexpr, K: tl.constexpr, BLOCK_K: tl.constexpr, RING: tl.constexpr,
     DEVICE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program: settle the draw, publish the token, and make it the next step's input."""
-    let_next_start(PDL)
+    let_next_start(PDL == 1)
     wait_for_previous(PDL)
+    let_next_start(PDL == 2)
     p, h = tl.arange(0, BLOCK_P), tl.arange(0, BLOCK_H)
     value = tl.load(best_ptr + p, mask=p < PARTS, other=_NONE)
     ids = tl.load(best_id_ptr + p, mask=p < PARTS, other=2**31 - 1)
     token = tl.min(tl.where(value == tl.max(value, axis=0), ids, 2**31 - 1), axis=0)
+    token = tl.minimum(token, N - 1)  # there is no winner among NaN
     embed_token(embed_ptr, token, x_ptr, seen_ptr, K, BLOCK_K)
     exp_max = tl.load(exp_max_ptr + h, mask=h < HEADS, other=_NONE)
     exp_sum = tl.load(exp_sum_ptr + h, mask=h < HEADS, other=0.0)
@@ -352,6 +357,6 @@ def finish_kernel(
 def stamp_kernel(out_ptr, DEVICE: tl.constexpr):
     """Write the device's clock, in nanoseconds, to pinned host memory."""
     if DEVICE:
-        tl.store(out_ptr, tl.extra.cuda.globaltimer())
+        tl.store(out_ptr, cuda.globaltimer())
     else:
         tl.store(out_ptr, tl.full([], 1, tl.int64))

@@ -12,7 +12,6 @@ reader, ".cg" (L2 only) inside a persistent kernel.
 import triton
 import triton.language as tl
 
-
 _NEAR = tl.constexpr("")  # the default cache modifier
 
 
@@ -72,9 +71,7 @@ def matvec(
     LAST: tl.constexpr = (K - 1) // BLOCK_K * BLOCK_K
     total = tl.zeros([ROWS, BLOCK_K], tl.float32)
     for k_start in range(0, LAST, BLOCK_K):
-        ahead = weight_tile(
-            base_ptr, rows, rows_left, k_start + BLOCK_K, N, K, ROWS, BLOCK_K
-        )
+        ahead = weight_tile(base_ptr, rows, rows_left, k_start + BLOCK_K, N, K, ROWS, BLOCK_K)
         x = vector_tile(x_ptr, k_start, K, BLOCK_K, CACHE)
         total += tile.to(tl.float32) * x[None, :]
         tile = ahead
@@ -97,6 +94,7 @@ def normed_matvec(
     ROWS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     CACHE: tl.constexpr = _NEAR,
+    RAGGED: tl.constexpr = False,
 ):
     """W @ rms_norm(x) for this program's rows: float32 [ROWS].
 
@@ -107,9 +105,7 @@ def normed_matvec(
     total = tl.zeros([ROWS, BLOCK_K], tl.float32)
     squares = tl.zeros([BLOCK_K], tl.float32)
     for k_start in range(0, LAST, BLOCK_K):
-        ahead = weight_tile(
-            base_ptr, rows, rows_left, k_start + BLOCK_K, N, K, ROWS, BLOCK_K
-        )
+        ahead = weight_tile(base_ptr, rows, rows_left, k_start + BLOCK_K, N, K, ROWS, BLOCK_K, RAGGED)
         gain = vector_tile(gain_ptr, k_start, K, BLOCK_K)
         x = vector_tile(x_ptr, k_start, K, BLOCK_K, CACHE)
         squares += x * x

@@ -3,7 +3,6 @@
 import triton
 import triton.language as tl
 
-
 _NEAR = tl.constexpr("")  # the default cache modifier
 
 

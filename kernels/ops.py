@@ -20,10 +20,10 @@ from engine.models.base import Model
 from engine.models.rope import rope_table
 from engine.sampling import SamplingParams
 from kernels import decode_kernels as dk
-from kernels.tuning import Tile, Tuning, power_of_two
+from kernels.tuning import EARLY, Tile, Tuning, power_of_two
 
 RING = 64  # tokens the ring holds; far more than are ever under way
-SHIFTS = (26, 20, 14, 8, 2, 0)  # digits of an int32 threshold, `sampling.DIGITS` values each
+SHIFTS = (28, 24, 20, 16, 12, 8, 4, 0)  # of the digits of a threshold, four bits each
 _SCORES = 1024  # vocabulary entries a program of the filters owns
 _HEAD_PROGRAMS = 528  # four a multiprocessor on an H100 or H200
 _DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
@@ -44,15 +44,18 @@ class Filters:
         return [(kind, shift) for kind in kinds for shift in SHIFTS]
 
 
+NO_FILTERS = Filters()
+
+
 class StepKernels:
     """The kernels of `model` bound to their buffers.
 
     `control`, `settings` and `reals` are described in `kernels.decode_kernels`. `ring`: int64
-    [RING, 4], pinned where there is a GPU. `launches` counts every kernel launched. `dependent`
-    is `PDL` of `kernels.decode_kernels`.
+    [RING, 4], pinned where there is a GPU. `launches` counts every kernel launched. With
+    `dependent` they are launched for programmatic dependent launch.
     """
 
-    def __init__(self, model: Model, tuning: Tuning, dependent: int = 0) -> None:
+    def __init__(self, model: Model, tuning: Tuning, dependent: bool = False) -> None:
         c, device = model.config, model.device
         self.model, self.tuning, self.dependent = model, tuning, dependent
         self.on_gpu = device.type == "cuda"
@@ -87,12 +90,12 @@ class StepKernels:
         self.exp_sum = floats(self.heads)
         self.kept_best, self.kept_best_id = floats(self.blocks), longs(self.blocks).int()
         self.lows, self.floors = longs(32).int(), longs(32).int()
-        self.above, self.mass = floats(2, self.blocks, 64), floats(2, self.blocks)
+        self.above, self.mass = floats(2, self.blocks, dk.DIGITS.value), floats(2, self.blocks)
         # What changes every token and what a reply holds constant lie in lines of their own.
         self.control, self.settings, self.reals = longs(16), longs(16), floats(32)
         self.ring = torch.zeros((RING, 4), dtype=torch.int64, pin_memory=self.on_gpu)
 
-    def step(self, filters: Filters = Filters()) -> None:  # noqa: B008: frozen
+    def step(self, filters: Filters = NO_FILTERS) -> None:
         """Launch one decode step: feed the token in `control`, publish the next."""
         for layer in range(self.model.config.layers):
             self._qkv(layer)
@@ -118,9 +121,7 @@ class StepKernels:
             self.settings,
             [cache.k.data_ptr(), cache.v.data_ptr(), cache.max_positions, seed, params.top_k],
         )
-        self._write(
-            self.reals, [temperature, params.top_p, log_min_p, params.repetition_penalty]
-        )
+        self._write(self.reals, [temperature, params.top_p, log_min_p, params.repetition_penalty])
         self.seen.zero_()
         if params.repetition_penalty != 1.0 and cache.length:
             self.seen[torch.tensor(sorted(set(cache.token_ids))).to(self.seen.device)] = 1
@@ -142,16 +143,22 @@ class StepKernels:
         """Write the device's clock in nanoseconds to `out`, pinned int64 [1]."""
         dk.stamp_kernel[(1,)](out, DEVICE=self.on_gpu, num_warps=1)
 
-    def _launch(self, kernel: Any, programs: int, warps: int, *args: Any, **constants: Any) -> None:
+    def _launch(
+        self, kernel: Any, programs: int, warps: int, trigger: int, *args: Any, **constants: Any
+    ) -> None:
         if self.dependent:
             constants["launch_pdl"] = True
-        kernel[(programs,)](*args, **constants, PDL=self.dependent, num_warps=warps)
+        constants["PDL"] = trigger if self.dependent else 0
+        self._run(kernel, programs, *args, **constants, num_warps=warps)
         self.launches += 1
+
+    def _run(self, kernel: Any, programs: int, *args: Any, **options: Any) -> None:
+        kernel[(programs,)](*args, **options)
 
     def _matvec(self, kernel: Any, tile: Tile, n: int, k: int, *args: Any, **more: Any) -> None:
         rows = more.pop("owned", tile.rows)
         self._launch(
-            kernel, -(-n // rows), tile.warps, *args,
+            kernel, -(-n // rows), tile.warps, tile.trigger, *args,
             N=n, K=k, ROWS=tile.rows, BLOCK_K=tile.block_k, **more,
         )  # fmt: skip
 
@@ -174,7 +181,7 @@ class StepKernels:
         )
         block_d, block_g = power_of_two(c.head_dim), power_of_two(c.heads // c.kv_heads)
         self._launch(
-            dk.attention_kernel, c.kv_heads * t.splits, t.attention_warps,
+            dk.attention_kernel, c.kv_heads * t.splits, t.attention_warps, t.attention_trigger,
             self.qkv, q_gain, k_gain, self.cos, self.sin, self.control, self.settings,
             self.part_out, self.part_max, self.part_sum, self.arrived, self.attended,
             w.gate_up[layer], layer,
@@ -225,7 +232,7 @@ class StepKernels:
         for number, (count, shift) in enumerate(passes):
             count_before, shift_before = passes[number - 1] if number else (count, 0)
             self._launch(
-                dk.narrow_kernel, self.blocks, 8,
+                dk.narrow_kernel, self.blocks, 4, EARLY,
                 self.logits, self.seen, self.settings, self.reals, self.top,
                 self.lows, self.floors, self.above, self.mass, number, shift, shift_before,
                 **self._blocks(), FIRST=number == 0,
@@ -237,7 +244,7 @@ class StepKernels:
         passes = filters.passes
         count, shift = passes[-1] if passes else (False, 0)
         self._launch(
-            dk.pick_kernel, self.blocks, 8,
+            dk.pick_kernel, self.blocks, 4, EARLY,
             self.logits, self.seen, self.control, self.settings, self.reals, self.top,
             self.lows, self.above, self.mass, self.kept_best, self.kept_best_id,
             len(passes), shift, **self._blocks(), SEARCHED=bool(passes), COUNT_BEFORE=count,
@@ -256,11 +263,10 @@ class StepKernels:
     def _finish(self, best: torch.Tensor, best_id: torch.Tensor) -> None:
         c = self.model.config
         self._launch(
-            dk.finish_kernel, 1, 8,
+            dk.finish_kernel, 1, 8, EARLY,
             self.logits, best, best_id, self.exp_max, self.exp_sum, self.control, self.ring,
             self.model.weights.embed, self.x, self.seen,
             PARTS=len(best), BLOCK_P=power_of_two(len(best)), HEADS=self.heads,
-            BLOCK_H=power_of_two(self.heads), K=c.hidden, BLOCK_K=power_of_two(c.hidden),
+            BLOCK_H=power_of_two(self.heads), N=c.vocab, K=c.hidden, BLOCK_K=power_of_two(c.hidden),
             RING=RING, DEVICE=self.on_gpu,
         )  # fmt: skip
-

@@ -6,14 +6,14 @@ last token kept are kept; the draw is the argmax of score + Gumbel noise, noise 
 
 Top-k and top-p look for a threshold: the least value v for which the mass of scores above v (or
 their count) is below a target. Floats are mapped to integers of the same order and v is found
-digit by digit, 64 candidates a pass, exactly, whatever the distribution.
+digit by digit, 16 candidates a pass, exactly, whatever the distribution.
 """
 
 import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
-DIGITS = tl.constexpr(64)  # candidates a pass; log2 is the bits a pass settles
+DIGITS = tl.constexpr(16)  # candidates a pass, which settles four bits
 _INT_MIN = tl.constexpr(-(2**31))
 _INT_MAX = tl.constexpr(2**31 - 1)
 _NONE = tl.constexpr(-3.0e38)  # below every score
@@ -79,8 +79,7 @@ def mass_above(
     weight = tl.full(scores.shape, 1.0, tl.float32) if COUNT else tl.exp(scores - top)
     weight = tl.where(present & (keys >= floor), weight, 0.0)
     digit = tl.arange(0, DIGITS).to(tl.int64)
-    candidates = low.to(tl.int64) + ((digit + 1) << shift) - 1
-    candidates = tl.minimum(candidates, _INT_MAX).to(tl.int32)
+    candidates = (low.to(tl.int64) + ((digit + 1) << shift) - 1).to(tl.int32)
     above = tl.where(keys[:, None] > candidates[None, :], weight[:, None], 0.0)
     return tl.sum(above, axis=0), tl.sum(weight, axis=0)
 

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.models.base import ModelConfig
 
 _TABLE = Path(__file__).with_name("tuning.json")
+EARLY, LATE = 1, 2  # at once, or when the kernel before has ended: fewer programs in waiting
 MATVECS = ("qkv", "o", "gate_up", "down", "head")
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows a program owns, columns it takes at a time (a power of two), and its warps."""
+    """Rows a program owns, columns it takes at a time (a power of two), its warps, and when the
+    next kernel may start: `EARLY` or `LATE`."""
 
     rows: int
     block_k: int
     warps: int
+    trigger: int = 1
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Tuning:
     block_n: int  # positions an attention program takes at a time
     attention_warps: int
     ahead: int  # gate/up weights an attention program requests, in each half; 0 for none
+    attention_trigger: int
 
 
 def sizes(config: ModelConfig) -> dict[str, tuple[int, int]]:
@@ -57,10 +62,7 @@ def tuning_for(config: ModelConfig, gpu: str) -> Tuning:
         entry = measured.get(f"{kind} {rows}x{columns}")
         tiles[kind] = Tile(*entry) if entry else default_tile(kind, rows, columns)
     attention = f"attention {config.heads}/{config.kv_heads}x{config.head_dim}"
-    splits, block_n, warps, ahead = measured.get(attention) or default_attention(config)
-    return Tuning(
-        **tiles, splits=splits, block_n=block_n, attention_warps=warps, ahead=ahead
-    )
+    return Tuning(**tiles, **_attention(measured.get(attention) or default_attention(config)))
 
 
 def default_tile(kind: str, rows: int, columns: int) -> Tile:
@@ -70,13 +72,18 @@ def default_tile(kind: str, rows: int, columns: int) -> Tile:
     return Tile(per_program, block_k, 4)
 
 
-def default_attention(config: ModelConfig) -> tuple[int, int, int, int]:
-    """(splits, positions, warps, ahead): about a program for each of 128 SMs, nothing ahead."""
+def _attention(entry: Sequence[int]) -> dict[str, int]:
+    names = ("splits", "block_n", "attention_warps", "ahead", "attention_trigger")
+    return dict(zip(names, entry, strict=True))
+
+
+def default_attention(config: ModelConfig) -> tuple[int, int, int, int, int]:
+    """As in the table: about a program for each of 128 SMs, nothing requested ahead."""
     splits = max(4, min(64, power_of_two(128 // config.kv_heads + 1) // 2))
     group = power_of_two(config.heads // config.kv_heads)
     # 32 float32 accumulators a thread.
     positions = 32 * 32 * 8 // (group * power_of_two(config.head_dim))
-    return splits, max(16, min(128, positions)), 8, 0
+    return splits, max(16, min(128, positions)), 8, 0, EARLY
 
 
 def power_of_two(n: int) -> int:
