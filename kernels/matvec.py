@@ -105,7 +105,9 @@ def normed_matvec(
     total = tl.zeros([ROWS, BLOCK_K], tl.float32)
     squares = tl.zeros([BLOCK_K], tl.float32)
     for k_start in range(0, LAST, BLOCK_K):
-        ahead = weight_tile(base_ptr, rows, rows_left, k_start + BLOCK_K, N, K, ROWS, BLOCK_K, RAGGED)
+        ahead = weight_tile(
+            base_ptr, rows, rows_left, k_start + BLOCK_K, N, K, ROWS, BLOCK_K, RAGGED
+        )
         gain = vector_tile(gain_ptr, k_start, K, BLOCK_K)
         x = vector_tile(x_ptr, k_start, K, BLOCK_K, CACHE)
         squares += x * x
