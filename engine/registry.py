@@ -48,8 +48,7 @@ ENGINES: dict[str, EngineEntry] = {
         EngineEntry(
             "persistent-cpu",
             "Resident, on the CPU",
-            "native threads that stay; on a CPU the gain is fused stages, integer weights and native "
-            "code more than staying",
+            "native threads that stay; the gain is fused stages and integer weights more than that",
             "engine.cpu:PersistentCpuEngine",
         ),
         EngineEntry(
