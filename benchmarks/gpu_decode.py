@@ -17,7 +17,7 @@ import statistics
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from engine.sampling import SamplingParams
 from engine.triton_engine import TritonEngine
 from engine.weights import as_weights, load_model
 
-PROMPT, CONTEXT, GATE, ROUNDS = 600, 1000, 128, 3
+PROMPT, CONTEXT = 600, 1000
 _MARGIN = 4.0  # times the RMS error of native bfloat16 logits
 _TEXT = "Write a long story about a lighthouse keeper who finds a message in a bottle."
 
@@ -63,10 +63,14 @@ def in_float32(model: Model) -> Model:
 
 
 def gate(
-    model: Model, engines: Sequence[TritonEngine], eager: EagerEngine, prompt: list[int]
+    model: Model,
+    engines: Sequence[TritonEngine],
+    eager: EagerEngine,
+    prompt: list[int],
+    positions: int,
 ) -> dict[str, Any]:
-    """Teacher-forced comparison over `GATE` tokens of the graph engine's own greedy reply."""
-    params = SamplingParams(max_tokens=GATE)
+    """Teacher-forced comparison over `positions` of the graph engine's own greedy reply."""
+    params = SamplingParams(max_tokens=positions)
     replies = [[t.id for t in e.decode(model.new_cache(CONTEXT), prompt, params)] for e in engines]
     replies += [
         [t.id for t in engines[-1].decode(model.new_cache(CONTEXT), prompt, params)]
@@ -83,7 +87,7 @@ def gate(
     native = torch.stack([eager.step(native_cache, [token_id]) for token_id in forced])
     tolerance = _MARGIN * float((native - expected).square().mean().sqrt())
     found: dict[str, Any] = {
-        "positions": GATE,
+        "positions": positions,
         "margin_tolerance": round(tolerance, 4),
         "eager": _against(expected, native, tolerance),
         "replies_identical": all(other == reply for other in replies),
@@ -124,25 +128,26 @@ def timed_reply(
     run = engine.decode(engine.model.new_cache(CONTEXT), prompt, params)
     tokens: list[Token] = list(run)
     times = np.array([token.time_ns for token in tokens], dtype=np.int64)
-    ttft_ms = (times[0] - run.start_ns) / 1e6
+    ttft_ms = float(times[0] - run.start_ns) / 1e6
     return np.diff(times) / 1e3, run.launches / len(tokens), ttft_ms
 
 
 def speeds(
-    model: Model, engines: Sequence[DecodeEngine], prompt: list[int], ceiling: float
+    model: Model,
+    engines: Sequence[DecodeEngine],
+    prompt: list[int],
+    ceiling: float,
+    rounds: int,
+    eager_tokens: int,
 ) -> dict[str, Any]:
-    """Each engine's latencies over `ROUNDS` replies in turn, greedy and as a chat samples."""
+    """Each engine's latencies over replies in turn, greedy and, once, as a chat samples."""
     found: dict[str, Any] = {}
-    kinds = {
-        "greedy": SamplingParams(max_tokens=CONTEXT - PROMPT),
-        "temperature_top_p": SamplingParams(
-            temperature=0.8, top_p=0.9, seed=1, max_tokens=CONTEXT - PROMPT
-        ),
-    }
-    for kind, params in kinds.items():
+    for kind, sampling in {"greedy": {}, "sampled": {"temperature": 0.8, "top_p": 0.9}}.items():
         replies: dict[str, list[tuple[np.ndarray, float, float]]] = {e.name: [] for e in engines}
-        for _ in range(ROUNDS if kind == "greedy" else 1):
+        for _ in range(rounds if kind == "greedy" else 1):
             for engine in engines:
+                tokens = eager_tokens if engine.name == "eager" else CONTEXT - PROMPT
+                params = SamplingParams(**sampling, seed=1, max_tokens=tokens)
                 replies[engine.name].append(timed_reply(engine, prompt, params))
         found[kind] = {name: _figures(model, rounds, ceiling) for name, rounds in replies.items()}
     return found
@@ -157,8 +162,9 @@ def _figures(
     needed = model.weight_bytes_per_token + kv_bytes
     return {
         "tpot_us_p50": round(p50_us, 1),
+        "tokens_a_round": len(rounds[0][0]) + 1,
         "tpot_us_p50_of_rounds": [round(p50, 1) for p50 in p50s],
-        "tpot_us_p99": round(statistics.median(np.percentile(r[0], 99) for r in rounds), 1),
+        "tpot_us_p99": round(statistics.median(float(np.percentile(r[0], 99)) for r in rounds), 1),
         "tokens_per_s": round(1e6 / statistics.median(float(r[0].mean()) for r in rounds), 1),
         "launches_per_token": rounds[0][1],
         "ttft_ms": round(statistics.median(r[2] for r in rounds), 2),
@@ -167,24 +173,27 @@ def _figures(
     }
 
 
-def measure(name: str, file: Path | None) -> dict[str, Any]:
+def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Gate, then speed, of one shape."""
-    real = file is not None and name == "smollm2-135m"
-    model = load_model(cast(Path, file), "cuda", name=name) if real else random_model(name, "cuda")
-    eager, triton, graph = EagerEngine(model), TritonEngine(model), GraphEngine(model)
-    prompt = prompt_of(model, real)
+    file = options.smollm2 if name == "smollm2-135m" else None
+    model = load_model(file, "cuda", name=name) if file else random_model(name, "cuda")
+    eager = EagerEngine(model)
+    engines = [{"triton": TritonEngine, "graph": GraphEngine}[e](model) for e in options.engines]
+    prompt = prompt_of(model, bool(file))
     ceiling = read_bandwidth("cuda")
     result: dict[str, Any] = {
         "shape": name,
-        "weights": "real" if real else "random, seed 0: for speed only",
+        "weights": "real" if file else "random, seed 0: for speed only",
         "dtype": "bfloat16",
         "weight_bytes_per_token": model.weight_bytes_per_token,
         "context": [PROMPT, CONTEXT],
         "read_ceiling_tb_per_s": round(ceiling / 1e12, 3),
-        "gate": gate(model, [triton, graph], eager, prompt),
+        "gate": gate(model, engines, eager, prompt, options.gate),
     }
     if result["gate"]["green"]:
-        result["speed"] = speeds(model, [eager, triton, graph], prompt, ceiling)
+        result["speed"] = speeds(
+            model, [eager, *engines], prompt, ceiling, options.rounds, options.eager_tokens
+        )
     return result
 
 
@@ -212,10 +221,14 @@ def main() -> None:
     arguments.add_argument("--smollm2", type=Path, help="real weights, a GGUF file")
     arguments.add_argument("--json", type=Path, help="also write the result here")
     arguments.add_argument("--commit", default="unknown")
+    arguments.add_argument("--engines", nargs="*", default=["triton", "graph"])
+    arguments.add_argument("--gate", type=int, default=128, help="positions compared")
+    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--eager-tokens", type=int, default=CONTEXT - PROMPT)
     options = arguments.parse_args()
     result: dict[str, Any] = {"benchmark": "gpu_decode", **machine(options.commit), "shapes": []}
     for name in options.shapes:
-        measured = measure(name, options.smollm2)
+        measured = measure(name, options)
         result["shapes"].append(measured)
         _print(measured)
         if options.json:
