@@ -142,7 +142,8 @@ def speeds(
 ) -> dict[str, Any]:
     """Each engine's latencies over replies in turn, greedy and, once, as a chat samples."""
     found: dict[str, Any] = {}
-    for kind, sampling in {"greedy": {}, "sampled": {"temperature": 0.8, "top_p": 0.9}}.items():
+    kinds: dict[str, dict[str, Any]] = {"greedy": {}, "sampled": {"temperature": 0.8, "top_p": 0.9}}
+    for kind, sampling in kinds.items():
         replies: dict[str, list[tuple[np.ndarray, float, float]]] = {e.name: [] for e in engines}
         for _ in range(rounds if kind == "greedy" else 1):
             for engine in engines:
@@ -178,7 +179,8 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     file = options.smollm2 if name == "smollm2-135m" else None
     model = load_model(file, "cuda", name=name) if file else random_model(name, "cuda")
     eager = EagerEngine(model)
-    engines = [{"triton": TritonEngine, "graph": GraphEngine}[e](model) for e in options.engines]
+    classes: dict[str, type[TritonEngine]] = {"triton": TritonEngine, "graph": GraphEngine}
+    engines = [classes[engine](model) for engine in options.engines]
     prompt = prompt_of(model, bool(file))
     ceiling = read_bandwidth("cuda")
     result: dict[str, Any] = {
@@ -191,8 +193,9 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "gate": gate(model, engines, eager, prompt, options.gate),
     }
     if result["gate"]["green"]:
+        everyone: list[DecodeEngine] = [eager, *engines]
         result["speed"] = speeds(
-            model, [eager, *engines], prompt, ceiling, options.rounds, options.eager_tokens
+            model, everyone, prompt, ceiling, options.rounds, options.eager_tokens
         )
     return result
 

@@ -80,8 +80,8 @@ def triggers(current: Tuning) -> list[Tuning]:
     turned = [replace(current, attention_trigger=EARLY + LATE - current.attention_trigger)]
     for kind in MATVECS:
         tile = getattr(current, kind)
-        other = replace(tile, trigger=EARLY + LATE - tile.trigger)
-        turned.append(replace(current, **{kind: other}))
+        change: dict[str, Any] = {kind: replace(tile, trigger=EARLY + LATE - tile.trigger)}
+        turned.append(replace(current, **change))
     return turned
 
 
@@ -98,10 +98,10 @@ def choices(config: ModelConfig, current: Tuning, stage: str) -> list[Tuning]:
         return triggers(current)
     trigger = getattr(current, stage).trigger
     rows, columns = sizes(config)[stage]
-    return [
-        replace(current, **{stage: replace(tile, trigger=trigger)})
-        for tile in tiles(stage, rows, columns)
+    changed: list[dict[str, Any]] = [
+        {stage: replace(tile, trigger=trigger)} for tile in tiles(stage, rows, columns)
     ]
+    return [replace(current, **change) for change in changed]
 
 
 def compile_all(job: tuple[str, list[Tuning], bool]) -> int:

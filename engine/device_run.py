@@ -39,6 +39,7 @@ class DeviceRun:
         self, engine: TritonEngine, cache: KVCache, token_ids: Sequence[int], params: SamplingParams
     ) -> None:
         self.finish_reason: FinishReason | None = None
+        self.prefill_end_ns: int | None = None  # all but the token that the first step feeds
         self.launches = 0
         self._engine, self._cache, self._params = engine, cache, params
         self._prompt = list(token_ids)
@@ -47,11 +48,6 @@ class DeviceRun:
         self._read: deque[Token] = deque()  # read early, because another run took the device
         self._stamp = engine.new_stamp()
         self.start_ns = engine.clock_ns()
-
-    @property
-    def prefill_end_ns(self) -> int | None:
-        """When the prompt was in the cache, all but the token the first step feeds."""
-        return int(self._stamp[0]) or None
 
     def stop(self) -> None:
         self._stop.set()
@@ -73,6 +69,7 @@ class DeviceRun:
                         engine.kernels.bind(cache, pending, params)
                     self._launch_ahead(params.max_tokens - count)
                 token = self._next()
+            self.prefill_end_ns = int(self._stamp[0])  # written before the first step began
             cache.token_ids.append(pending)
             pending, count = token.id, count + 1
             self.launches += engine.launches_per_step(params)

@@ -20,6 +20,7 @@ from engine.models.base import Model
 from engine.models.rope import rope_table
 from engine.sampling import SamplingParams
 from kernels import decode_kernels as dk
+from kernels import draw_kernels as draw
 from kernels.tuning import EARLY, Tile, Tuning, power_of_two
 
 RING = 64  # tokens the ring holds; far more than are ever under way
@@ -90,7 +91,7 @@ class StepKernels:
         self.exp_sum = floats(self.heads)
         self.kept_best, self.kept_best_id = floats(self.blocks), longs(self.blocks).int()
         self.lows, self.floors = longs(32).int(), longs(32).int()
-        self.above, self.mass = floats(2, self.blocks, dk.DIGITS.value), floats(2, self.blocks)
+        self.above, self.mass = floats(2, self.blocks, draw.DIGITS.value), floats(2, self.blocks)
         # What changes every token and what a reply holds constant lie in lines of their own.
         self.control, self.settings, self.reals = longs(16), longs(16), floats(32)
         self.ring = torch.zeros((RING, 4), dtype=torch.int64, pin_memory=self.on_gpu)
@@ -134,14 +135,14 @@ class StepKernels:
     def _embed(self) -> None:
         """Make the token in `control` the input of the next step; once a reply."""
         c = self.model.config
-        dk.embed_kernel[(1,)](
+        draw.embed_kernel[(1,)](
             self.model.weights.embed, self.control, self.x, self.seen,
             K=c.hidden, BLOCK_K=power_of_two(c.hidden), num_warps=8,
         )  # fmt: skip
 
     def stamp(self, out: torch.Tensor) -> None:
         """Write the device's clock in nanoseconds to `out`, pinned int64 [1]."""
-        dk.stamp_kernel[(1,)](out, DEVICE=self.on_gpu, num_warps=1)
+        draw.stamp_kernel[(1,)](out, DEVICE=self.on_gpu, num_warps=1)
 
     def _launch(
         self, kernel: Any, programs: int, warps: int, trigger: int, *args: Any, **constants: Any
@@ -232,7 +233,7 @@ class StepKernels:
         for number, (count, shift) in enumerate(passes):
             count_before, shift_before = passes[number - 1] if number else (count, 0)
             self._launch(
-                dk.narrow_kernel, self.blocks, 4, EARLY,
+                draw.narrow_kernel, self.blocks, 4, EARLY,
                 self.logits, self.seen, self.settings, self.reals, self.top,
                 self.lows, self.floors, self.above, self.mass, number, shift, shift_before,
                 **self._blocks(), FIRST=number == 0,
@@ -244,7 +245,7 @@ class StepKernels:
         passes = filters.passes
         count, shift = passes[-1] if passes else (False, 0)
         self._launch(
-            dk.pick_kernel, self.blocks, 4, EARLY,
+            draw.pick_kernel, self.blocks, 4, EARLY,
             self.logits, self.seen, self.control, self.settings, self.reals, self.top,
             self.lows, self.above, self.mass, self.kept_best, self.kept_best_id,
             len(passes), shift, **self._blocks(), SEARCHED=bool(passes), COUNT_BEFORE=count,
@@ -263,7 +264,7 @@ class StepKernels:
     def _finish(self, best: torch.Tensor, best_id: torch.Tensor) -> None:
         c = self.model.config
         self._launch(
-            dk.finish_kernel, 1, 8, EARLY,
+            draw.finish_kernel, 1, 8, EARLY,
             self.logits, best, best_id, self.exp_max, self.exp_sum, self.control, self.ring,
             self.model.weights.embed, self.x, self.seen,
             PARTS=len(best), BLOCK_P=power_of_two(len(best)), HEADS=self.heads,

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from engine.models.base import ModelConfig
 
@@ -57,12 +58,13 @@ def sizes(config: ModelConfig) -> dict[str, tuple[int, int]]:
 def tuning_for(config: ModelConfig, gpu: str) -> Tuning:
     """The table's entries for `gpu` where it has them, `default_tile` and rules elsewhere."""
     measured = _table().get(gpu, {})
-    tiles = {}
+    choices: dict[str, Any] = {}
     for kind, (rows, columns) in sizes(config).items():
         entry = measured.get(f"{kind} {rows}x{columns}")
-        tiles[kind] = Tile(*entry) if entry else default_tile(kind, rows, columns)
+        choices[kind] = Tile(*entry) if entry else default_tile(kind, rows, columns)
     attention = f"attention {config.heads}/{config.kv_heads}x{config.head_dim}"
-    return Tuning(**tiles, **_attention(measured.get(attention) or default_attention(config)))
+    choices |= _attention(measured.get(attention) or default_attention(config))
+    return Tuning(**choices)
 
 
 def default_tile(kind: str, rows: int, columns: int) -> Tile:

@@ -71,7 +71,11 @@ def test_counted_launches_are_those_the_driver_sees(engines: list[TritonEngine])
 @pytest.mark.gpu
 def test_a_changed_shape_is_refused_with_the_remedy() -> None:
     buffer = torch.zeros(4, device="cuda")
-    graph = StrictGraph(lambda: buffer.add_(1), (4, "float32"), "build a new engine")
+
+    def work() -> None:
+        buffer.add_(1)
+
+    graph = StrictGraph(work, (4, "float32"), "build a new engine")
     graph.replay((4, "float32"))
     torch.cuda.synchronize()
     assert buffer.tolist() == [1.0] * 4
