@@ -48,7 +48,8 @@ ENGINES: dict[str, EngineEntry] = {
         EngineEntry(
             "persistent-cpu",
             "Resident, on the CPU",
-            "native threads that stay; the gain is fused stages and integer weights more than that",
+            "native threads that stay; on a CPU the gain is fused stages, integer weights and "
+            "native code, not that they stay",
             "engine.cpu:PersistentCpuEngine",
         ),
         EngineEntry(

@@ -64,13 +64,15 @@ class Handlers:
         self._open_session(session_id).stop()
 
     def choose_engine(self, session_id: str, name: str) -> tuple[Any, str]:
-        """The engine of the next turn: (selector, notice)."""
+        """The engine of the next turn: (selector, what it is or why not)."""
         session = self._open_session(session_id)
         try:
             session.set_engine(name)
         except UnpausedError as error:
             return session.engine_name, _notice(str(error))
-        return NO_CHANGE, ""
+        entries = self._visitors.runtime.services.engines
+        entry = next(entry for entry in entries if entry.name == name)
+        return NO_CHANGE, f'<p class="about">{html.escape(f"{entry.label}: {entry.summary}.")}</p>'
 
     def begin_anew(self, session_id: str) -> tuple[list[dict[str, str]], str]:
         self._open_session(session_id).new_conversation()
