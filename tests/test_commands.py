@@ -201,9 +201,12 @@ def test_a_bad_recording_is_one_line(
     assert_one_line(refused(capsys, "turn", path), str(path))
 
 
-def test_a_reply_that_cannot_be_kept_is_said_first(question: Path, capsys: Capture) -> None:
-    line = refused(capsys, "turn", question, "--out", "/no/such/folder/reply.wav")
-    assert_one_line(line, "/no/such/folder")
+@pytest.mark.parametrize("out", ["/no/such/folder/reply.wav", "/", "the question"])
+def test_a_reply_that_cannot_be_kept_is_said_first(
+    out: str, question: Path, capsys: Capture
+) -> None:
+    out = str(question) if out == "the question" else out
+    assert_one_line(refused(capsys, "turn", question, "--out", out), out)
 
 
 def test_a_model_too_large_is_said_before_loading(

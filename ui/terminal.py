@@ -56,7 +56,7 @@ def turn(options: argparse.Namespace) -> int:
 
     params = _params(options)
     samples = read_audio(options.audio)
-    _check_writable(options.out)
+    _check_writable(options.out, options.audio)
     heard = listen(samples, StreamingVad().probability)
     outcome = _Outcome()
     if heard is not None:
@@ -210,10 +210,14 @@ def _pipeline() -> VoicePipeline:
     return pipeline
 
 
-def _check_writable(path: Path | None) -> None:
+def _check_writable(path: Path | None, question: Path) -> None:
     """Say before the work, not after it, that its result could not be kept."""
-    if path is not None and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-        raise UnpausedError(f"cannot write {path}: {path.parent} is no folder to write to")
+    if path is None:
+        return
+    if path.is_dir() or not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+        raise UnpausedError(f"cannot write {path}: name a file in a folder that can be written")
+    if path.exists() and path.samefile(question):
+        raise UnpausedError(f"the reply would replace the question {path}: name another file")
 
 
 def _stages(*named: tuple[str, float | None]) -> list[dict[str, Any]]:
