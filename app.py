@@ -6,12 +6,15 @@ Every fault of the input is one line on standard error and exit code 2.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from engine.errors import UnpausedError
+
+INTERRUPTED = 130  # as shells report a command ended by Ctrl+C
 
 
 class _Parser(argparse.ArgumentParser):
@@ -65,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"unpaused: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone, as in `| head`
         sys.stderr.close()
         return 141
@@ -86,4 +89,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    if code == INTERRUPTED:
+        os._exit(code)  # native threads may be in the middle of loading and cannot be unwound
+    sys.exit(code)
