@@ -6,6 +6,7 @@ Every fault of the input is one line on standard error and exit code 2.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     shared = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
     shared.add_argument("--engine", help="decode engine; `doctor` lists them (default: eager)")
     shared.add_argument("--model", help="a known name, a path, or a hub repository owner/name")
-    shared.add_argument("--context", type=int, metavar="N", help="positions (default: 2048)")
+    shared.add_argument("--context", type=int, metavar="N", help="tokens kept (default: 2048)")
     sampling = _Parser(add_help=False)
     sampling.add_argument("--max-tokens", type=int, default=256, help="(default: %(default)s)")
     sampling.add_argument("--temperature", type=float, default=0.0, help="(default: 0, greedy)")
@@ -53,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     turn = commands.add_parser(
         "turn", help="one whole voice turn from an audio file", parents=[shared, sampling, json]
     )
-    turn.add_argument("audio", type=Path, help="WAV, FLAC or OGG with the question")
+    turn.add_argument("audio", type=Path, help="WAV, FLAC, OGG or MP3 with the question")
     turn.add_argument("--out", type=Path, help="write the spoken reply to this WAV")
     commands.add_parser("doctor", help="what this machine can do", parents=[json])
     return top
@@ -89,6 +90,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode still gets the rest
     code = main()
     if code == INTERRUPTED:
         os._exit(code)  # native threads may be in the middle of loading and cannot be unwound

@@ -210,9 +210,13 @@ def check_context(context: int) -> None:
 
 
 def check_text(text: str) -> None:
-    """Raise `UnpausedError` unless there is something to answer."""
+    """Raise `UnpausedError` unless there is something to answer, in whole characters."""
     if not text.strip():
         raise UnpausedError("there is nothing to answer: the text is empty")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UnpausedError("the text is not valid Unicode: type or encode it again") from None
 
 
 def _user(text: str) -> Message:

@@ -153,6 +153,7 @@ def _nucleus_threshold(scores: torch.Tensor, top_p: float) -> torch.Tensor:
         top = scores.topk(size).values
         mass_before = (top - total).exp().cumsum(-1) - (top - total).exp()
         inside = mass_before < top_p
+        inside[0] = True  # a top_p too small for float32 still keeps the likeliest token
         if size == scores.numel() or not bool(inside[-1]):
             return top[inside][-1]
     raise AssertionError("unreachable: the last size is the whole vocabulary")

@@ -98,6 +98,7 @@ def test_the_same_seed_gives_the_same_reply(smollm2_path: Path) -> None:
         (("chat", "hi", "--max-tokens", "0"), ("max_tokens",)),
         (("chat", "hi", "--context", "0"), ("context",)),
         (("chat", ""), ("empty",)),
+        (("chat", "bad \udcff bytes"), ("Unicode",)),
         (("sing",), ("sing",)),
         (("--port", "99999999"), ("99999999",)),
         (("--engine", "warp"), ("warp", "eager")),
@@ -201,7 +202,7 @@ def test_a_bad_recording_is_one_line(
     assert_one_line(refused(capsys, "turn", path), str(path))
 
 
-@pytest.mark.parametrize("out", ["/no/such/folder/reply.wav", "/", "the question"])
+@pytest.mark.parametrize("out", ["/no/such/folder/reply.wav", "/", "/dev/null", "the question"])
 def test_a_reply_that_cannot_be_kept_is_said_first(
     out: str, question: Path, capsys: Capture
 ) -> None:

@@ -249,6 +249,8 @@ class Session:
             worker.playout.ended = True
             if worker.finish == "failed":
                 self._show_failure(worker)
+            elif worker.finish == "complete" and worker.reply is None:
+                self._add(worker.log, "assistant", "*The model had nothing to say.*")
             elif worker.stopped and worker.kind == "voice" and worker.speaks:
                 self._keep_heard(worker)
             elif worker.stopped and worker.reply is not None:

@@ -68,7 +68,7 @@ def turn(options: argparse.Namespace) -> int:
             outcome.take(event, show=not options.json)
     result = outcome.result(options)
     if options.out and outcome.speech:
-        write_wav(options.out, outcome.joined(), outcome.rate_hz)
+        write_wav(options.out.resolve(), outcome.joined(), outcome.rate_hz)
     _finish(options, result)
     return 0
 
@@ -216,6 +216,8 @@ def _check_writable(path: Path | None, question: Path) -> None:
         return
     if path.is_dir() or not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
         raise UnpausedError(f"cannot write {path}: name a file in a folder that can be written")
+    if path.exists() and not path.is_file():
+        raise UnpausedError(f"cannot write {path}: it is no plain file")
     if path.exists() and path.samefile(question):
         raise UnpausedError(f"the reply would replace the question {path}: name another file")
 
