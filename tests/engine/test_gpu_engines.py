@@ -117,3 +117,14 @@ def test_listed_with_the_reason_where_it_cannot_run(name: str) -> None:
         assert reason == "there is no NVIDIA GPU that this torch can use"
         with pytest.raises(UnpausedError, match=f"engine {name} is unavailable: there is no"):
             ENGINES[name].build(model_of(SHAPE))
+
+
+class OutOfResources(Exception):
+    """As Triton's own: what it raises when a kernel asks for more than an SM has."""
+
+
+def test_too_little_shared_memory_is_one_line_with_the_shape() -> None:
+    with pytest.raises(UnpausedError) as told, told_plainly("graph", SHAPE, 0):
+        raise OutOfResources("out of resource: shared memory, Required: 270336, limit: 232448")
+    line = str(told.value)
+    assert "\n" not in line and "shared memory" in line and f"hidden {SHAPE.hidden}" in line
