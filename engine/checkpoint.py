@@ -88,7 +88,10 @@ class SafetensorsCheckpoint:
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open a GGUF file or a Hugging Face folder. Raises `UnpausedError` for anything else."""
     if path.is_dir() and (path / "config.json").exists():
-        return SafetensorsCheckpoint(path)
+        try:
+            return SafetensorsCheckpoint(path)
+        except (AttributeError, IndexError, KeyError, TypeError) as error:  # JSON of another shape
+            raise UnpausedError(f"{path}: config.json or the index is garbled ({error})") from error
     if path.is_file() and path.suffix == ".gguf":
         from engine.gguf_file import GGUFCheckpoint
 

@@ -351,3 +351,15 @@ def change_tensors(
     tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
     change(tensors)
     save_file(tensors, path, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    "config",
+    ['{"architectures": {"a": 1}}', '{"architectures": ["X"], "quantization_config": "a"}'],
+)
+def test_a_garbled_config_is_one_line(config: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(config)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UnpausedError) as told:
+        load_model(tmp_path)
+    assert "\n" not in str(told.value) and str(tmp_path) in str(told.value)
