@@ -54,6 +54,7 @@ class DecodeEngine(Protocol):
 
     name: str
     model: Model
+    weight_bytes_per_token: int  # read to decode one token, in the format the engine keeps
 
     def prefill(self, cache: KVCache, token_ids: Sequence[int]) -> None:
         """Append the keys and values of `token_ids` to `cache`, sampling nothing.

@@ -78,10 +78,7 @@ class Conversation:
             prompt_tokens=len(ids),
             cached_tokens=held,
             trimmed_turns=trimmed,
-            # An engine that keeps weights in another format than the model reads other bytes.
-            weight_bytes_per_token=getattr(
-                engine, "weight_bytes_per_token", self.model.weight_bytes_per_token
-            ),
+            weight_bytes_per_token=engine.weight_bytes_per_token,
             kv_bytes_per_position=self.cache.bytes_per_position,
         )
         stop_ids = frozenset(params.stop_ids)

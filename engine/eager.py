@@ -29,6 +29,7 @@ class EagerEngine:
 
     def __init__(self, model: Model, threads: int | None = None) -> None:
         self.model = model
+        self.weight_bytes_per_token = model.weight_bytes_per_token
         self._threads = threads
         self._rope = rope_table(model.config, model.config.max_positions, model.dtype, model.device)
         self.launches_per_step = self._count_launches()

@@ -38,6 +38,7 @@ class TritonEngine:
         self, model: Model, threads: int | None = None, tuning: Tuning | None = None
     ) -> None:
         self.model = model
+        self.weight_bytes_per_token = model.weight_bytes_per_token
         self.lock = threading.RLock()
         self._owner: DeviceRun | None = None
         self._launched = 0  # steps, in the engine's life

@@ -47,6 +47,7 @@ class ScriptedEngine:
 
     def __init__(self, model: Model, replies: Sequence[Sequence[int]]) -> None:
         self.model = model
+        self.weight_bytes_per_token = model.weight_bytes_per_token
         self.fed: list[list[int]] = []  # the token ids of each call
         self._replies = iter(replies)
 
