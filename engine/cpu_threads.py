@@ -94,6 +94,10 @@ class ResidentThreads:
             bell.ring()
         return int(w[mb.DOORBELL])
 
+    def clock_ns(self) -> int:
+        """This moment on the clock of every timestamp here."""
+        return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
     def wait_idle(self) -> None:
         """Until every thread has left the last run; bounded."""
         deadline = time.monotonic() + _LEAVE_TIMEOUT_S

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import numpy as np
+import torch
 
 from engine.base import FinishReason, Token
 
@@ -31,7 +32,7 @@ KEYS, VALUES = 9, 10  # addresses of the KV cache
 MAX_TOKENS = 11  # 0: process the prompt and sample nothing
 SEED, TOP_K = 12, 13
 # Engine to host
-FINISH = 16  # index into FINISH_REASONS, written before the last token's count
+FINISH = 16  # packed by `pack_finish`, 0 while the run goes on
 FED = 17  # prompt and sampled tokens whose keys and values are in the cache
 PREFILL_END_NS = 18
 FAULT = 19  # packed by `pack_fault`, 0 when all is well
@@ -53,7 +54,12 @@ FINISH_REASONS: dict[int, FinishReason] = {
 # A slot of the ring
 SLOT_ID, SLOT_TIME_NS, SLOT_LOGPROB = range(3)
 
-_LAYER_BITS, _STAGE_BITS = 16, 8
+_LAYER_BITS, _STAGE_BITS, _REASON_BITS = 16, 8, 8
+
+
+def pack_finish(reason: int, tokens: int) -> int:
+    """One word that says why a run ended and after how many tokens, whichever is read first."""
+    return tokens << _REASON_BITS | reason
 
 
 def pack_fault(stage: int, layer: int, token: int) -> int:
@@ -74,13 +80,27 @@ class Mailbox:
     `words`: int64 [WORDS]. `numbers`: float64 [NUMBERS]. `slots`: int64 [capacity, 3], where a
     slot's log-probability is a float64: `logprobs` is the same memory seen as float64.
     A run never publishes more than `capacity` tokens, so nothing is overwritten unread.
+    `pinned`: in page-locked memory, which a GPU reads and writes.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self.words = np.zeros(WORDS, dtype=np.int64)
-        self.numbers = np.zeros(NUMBERS, dtype=np.float64)
-        self.slots = np.zeros((capacity, 3), dtype=np.int64)
+    def __init__(self, capacity: int, pinned: bool = False) -> None:
+        def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> np.ndarray:
+            held: np.ndarray = torch.zeros(shape, dtype=dtype, pin_memory=pinned).numpy()
+            return held
+
+        self.words = zeros((WORDS,), torch.int64)
+        self.numbers = zeros((NUMBERS,), torch.float64)
+        self.slots = zeros((capacity, 3), torch.int64)
         self.logprobs = self.slots.view(np.float64)
+
+    def ended(self, taken: int) -> int:
+        """Why the run is over (EOS, ...) for who has taken `taken` tokens; RUNNING while it is not.
+
+        Engines may write the last token's count and the end in either order.
+        """
+        word = int(self.words[FINISH])
+        tokens, reason = word >> _REASON_BITS, word & ((1 << _REASON_BITS) - 1)
+        return reason if taken >= tokens else RUNNING
 
     def tokens(self, first: int) -> Iterator[Token]:
         """Tokens published and not yet read, from number `first` on.

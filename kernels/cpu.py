@@ -92,7 +92,7 @@ def embed_stage(s: Shared, sequence: int, fed: int, count: int) -> int:
         store_release(word(w, mb.FED), fed)
         stopped = load_acquire(word(w, mb.STOP)) == w[mb.DOORBELL]
         if stopped or (w[mb.MAX_TOKENS] == 0 and fed >= w[mb.PROMPT_TOKENS]):
-            finish(s, sequence, mb.STOPPED if stopped else mb.PREFILLED)
+            finish(s, sequence, mb.STOPPED if stopped else mb.PREFILLED, w[mb.PUBLISHED])
             notify(w)
         else:
             for t in range(CHUNK):

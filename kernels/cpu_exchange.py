@@ -105,6 +105,6 @@ def _fault(words: Words, stage: int, layer: int) -> None:
     token = load_acquire(word(words, mb.PUBLISHED))
     place = ((token << 16 | layer) << 8) | (stage + 1)  # as engine.mailbox.pack_fault
     if compare_swap(word(words, mb.FAULT), 0, place):
-        store_release(word(words, mb.FINISH), mb.FAULTED)
+        store_release(word(words, mb.FINISH), token << 8 | mb.FAULTED)  # as mailbox.pack_finish
         store_release(word(words, mb.STATE), ABORTED)
         notify(words)

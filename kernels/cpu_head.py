@@ -103,21 +103,21 @@ def publish(
     w[mb.NEXT_TOKEN] = token
     s.seen[token] = 1
     if s.stop_flags[token]:
-        finish(s, sequence, mb.EOS)
+        finish(s, sequence, mb.EOS, count + 1)
     elif count + 1 >= w[mb.MAX_TOKENS]:
-        finish(s, sequence, mb.LENGTH)
+        finish(s, sequence, mb.LENGTH, count + 1)
     elif position >= w[mb.CAPACITY]:
-        finish(s, sequence, mb.CONTEXT)
+        finish(s, sequence, mb.CONTEXT, count + 1)
     store_release(word(w, mb.FED), fed)
     store_release(word(w, mb.PUBLISHED), count + 1)
     notify(w)
 
 
 @njit(error_model="numpy")
-def finish(s: Shared, sequence: int, reason: int) -> None:
-    """End the run: every thread leaves after stage number `sequence`."""
+def finish(s: Shared, sequence: int, reason: int, tokens: int) -> None:
+    """End the run of `tokens` tokens: every thread leaves after stage number `sequence`."""
     store_release(word(s.words, mb.END), sequence)
-    store_release(word(s.words, mb.FINISH), reason)
+    store_release(word(s.words, mb.FINISH), tokens << 8 | reason)  # as mailbox.pack_finish
 
 
 @njit(error_model="numpy")

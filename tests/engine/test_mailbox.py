@@ -55,3 +55,10 @@ def test_closing_a_bell_ends_a_blocked_reader() -> None:
     os.close(bell.write_fd)
     assert ended.wait(20)
     os.close(bell.read_fd)
+
+
+def test_an_end_is_told_only_to_who_has_every_token() -> None:
+    box = mb.Mailbox(4)
+    assert box.ended(0) == mb.RUNNING
+    box.words[mb.FINISH] = mb.pack_finish(mb.EOS, 2)
+    assert [box.ended(taken) for taken in range(3)] == [mb.RUNNING, mb.RUNNING, mb.EOS]

@@ -72,7 +72,7 @@ def test_a_thread_that_never_hands_in_is_named(words: np.ndarray) -> None:
     assert held == 0
     assert next_item(words, 1, 1, ATTENTION, 3) == -1, "waits in vain, then leaves"
     assert mb.unpack_fault(int(words[mb.FAULT])) == (ATTENTION, 3, 5)
-    assert words[mb.FINISH] == mb.FAULTED
+    assert words[mb.FINISH] == mb.pack_finish(mb.FAULTED, 5)
     complete(words, 1, 1)  # the culprit wakes up: too late to open the next stage
     assert next_item(words, 2, 1, ATTENTION, 3) == -1
 
