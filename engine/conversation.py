@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
-from engine.base import DecodeEngine, DecodeRun
+from engine.base import DecodeEngine
 from engine.errors import UnpausedError
-from engine.generate import TextDelta, stream_text
-from engine.metrics import ReplyMetrics
+from engine.generate import THINK_OPEN
 from engine.models.base import Model
+from engine.reply import ReplyStream, Request, check_hidden_tokens
 from engine.sampling import SamplingParams
 from engine.tokenizer import Message
+
+__all__ = ["Conversation", "ReplyStream", "check_context", "check_text"]
 
 DEFAULT_CONTEXT = 2048  # positions; a spoken conversation rarely needs more
 _REPLY_SHARE = 4  # at most 1/4 of the context is kept free for the reply
@@ -22,6 +25,8 @@ class Conversation:
 
     `context`: positions in the KV cache. `system`: a system message instead of the chat
     template's own. `template_options` go to the chat template (`enable_thinking=False`).
+    `hidden_tokens` may be set between replies: so many tokens are decoded before each reply
+    and never said (see `ReplyStream`). `last` is the reply that joined the conversation last.
     """
 
     def __init__(
@@ -35,6 +40,8 @@ class Conversation:
         self.model = model
         self.cache = model.new_cache(context)
         self.messages: list[Message] = []
+        self.hidden_tokens = 0
+        self.last: ReplyStream | None = None
         self._system = system
         self._template_options = template_options
         self._prompt_text, self._prompt_ids = "", list[int]()  # the last turn's
@@ -55,34 +62,42 @@ class Conversation:
         user_text: str,
         params: SamplingParams,
         stops: Sequence[str] = (),
+        joins: bool = True,
     ) -> ReplyStream:
         """Answer `user_text`: iterate the result. Raises `UnpausedError` before any work.
 
-        The user's message joins the conversation when the reply ends, together with it.
+        The user's message joins the conversation when the reply ends, together with it; with
+        `joins` False neither does.
         """
-        if engine.model is not self.model:
-            raise UnpausedError(
-                f"engine {engine.name} runs {engine.model.name}, "
-                f"but this conversation is with {self.model.name}"
-            )
+        self._check_engine(engine)
         check_text(user_text)
+        check_hidden_tokens(self.hidden_tokens)
         text, ids, trimmed = self._prompt(user_text, params.max_tokens)
-        held = min(self.cache.common_prefix(ids), len(ids) - 1)
-        self.cache.truncate(held)
         params = replace(params, stop_ids=self.model.tokenizer.stop_ids | set(params.stop_ids))
-        run = engine.decode(self.cache, ids[held:], params)
-        metrics = ReplyMetrics(
-            engine=engine.name,
-            model=self.model.name,
-            start_ns=run.start_ns,
-            prompt_tokens=len(ids),
-            cached_tokens=held,
-            trimmed_turns=trimmed,
-            weight_bytes_per_token=engine.weight_bytes_per_token,
-            kv_bytes_per_position=self.cache.bytes_per_position,
+        own = self.hidden_tokens > 0 and self.thinks
+        request = Request(
+            user_text, text, ids, params, stops, trimmed, self.hidden_tokens, own, joins
         )
-        stop_ids = frozenset(params.stop_ids)
-        return ReplyStream(self, run, metrics, user_text, text, ids, stop_ids, stops)
+        return self._start(engine, request, len(ids) - 1)
+
+    def again(self, engine: DecodeEngine, reply: ReplyStream) -> ReplyStream:
+        """`reply` once more on any engine: the same prompt and seed, and no more of it taken from
+        the cache than the first time. It stays out of the conversation.
+        """
+        self._check_engine(engine)
+        request = replace(reply.request, joins=False)
+        return self._start(engine, request, reply.metrics().cached_tokens)
+
+    @cached_property
+    def thinks(self) -> bool:
+        """Whether the model's chat template lets it think before it speaks."""
+        with_it, without = (
+            self.model.tokenizer.render(
+                [_user("a")], **{**self._template_options, "enable_thinking": on}
+            )
+            for on in (True, False)
+        )
+        return with_it != without or with_it.rstrip().endswith(THINK_OPEN)
 
     def keep_heard(self, text: str) -> None:
         """Replace the last reply by the part of it that was heard, after an interruption."""
@@ -93,6 +108,20 @@ class Conversation:
     def clear(self) -> None:
         """Begin anew; the start of the prompt stays in the cache."""
         self.messages.clear()
+        self.last = None
+
+    def _check_engine(self, engine: DecodeEngine) -> None:
+        if engine.model is not self.model:
+            raise UnpausedError(
+                f"engine {engine.name} runs {engine.model.name}, "
+                f"but this conversation is with {self.model.name}"
+            )
+
+    def _start(self, engine: DecodeEngine, request: Request, most: int) -> ReplyStream:
+        """A reply that takes at most `most` tokens of its prompt from the cache."""
+        held = min(self.cache.common_prefix(request.prompt_ids), most)
+        self.cache.truncate(held)
+        return ReplyStream(self, engine, request, held)
 
     def _head(self) -> list[Message]:
         return [{"role": "system", "content": self._system}] if self._system else []
@@ -113,12 +142,16 @@ class Conversation:
 
     def _prompt(self, user_text: str, max_tokens: int) -> tuple[str, list[int], int]:
         """(prompt text, its ids, oldest turns left out so that it fits)."""
-        capacity = self.cache.max_positions
-        room = limit = capacity - min(max_tokens, capacity // _REPLY_SHARE)
+        capacity, hidden = self.cache.max_positions, self.hidden_tokens
+        share = capacity // (_REPLY_SHARE // 2 if hidden else _REPLY_SHARE)
+        room = limit = capacity - min(max_tokens + hidden, share)
+        options = dict(self._template_options)
+        if hidden and self.thinks:
+            options["enable_thinking"] = True
         turns = len(self.messages) // 2
         for trimmed in range(turns + 1):
             messages = [*self._head(), *self.messages[2 * trimmed :], _user(user_text)]
-            text = self.model.tokenizer.render(messages, **self._template_options)
+            text = self.model.tokenizer.render(messages, **options)
             ids = self._tokenise(text)
             if len(ids) <= (limit if trimmed < turns else room):
                 return text, ids, trimmed
@@ -129,7 +162,8 @@ class Conversation:
         )
 
     def _commit(self, reply: ReplyStream) -> None:
-        del self.messages[: 2 * reply.metrics().trimmed_turns]
+        self.last = reply
+        del self.messages[: 2 * reply.request.trimmed_turns]
         self.messages += [_user(reply.user_text), {"role": "assistant", "content": reply.text}]
         self._prompt_text, self._prompt_ids = reply.prompt_text, reply.prompt_ids
         self._known_text, self._known_ids = reply.prompt_text, reply.prompt_ids
@@ -137,67 +171,6 @@ class Conversation:
         if self.model.tokenizer.decode(reply.generated_ids) == reply.text:
             self._known_text = reply.prompt_text + reply.text
             self._known_ids = [*reply.prompt_ids, *reply.generated_ids]
-
-
-class ReplyStream:
-    """A reply under way: iterate it once for `TextDelta`s; stop it, read `text` or `metrics`
-    from any thread. When the iteration ends, by itself or by `close`, the turn joins the
-    conversation; a fault leaves the conversation as it was.
-    """
-
-    def __init__(
-        self,
-        conversation: Conversation,
-        run: DecodeRun,
-        metrics: ReplyMetrics,
-        user_text: str,
-        prompt_text: str,
-        prompt_ids: list[int],
-        stop_ids: frozenset[int],
-        stops: Sequence[str],
-    ) -> None:
-        self.user_text, self.prompt_text, self.prompt_ids = user_text, prompt_text, prompt_ids
-        self.text = ""  # what is to be said, so far; thinking is not part of it
-        self.generated_ids: list[int] = []  # without the end marker
-        self._conversation, self._run, self._metrics = conversation, run, metrics
-        self._stop_ids = stop_ids
-        self._deltas = stream_text(run, conversation.model.tokenizer, stop_ids, stops)
-
-    def __iter__(self) -> Iterator[TextDelta]:
-        if self._metrics.finish_reason:
-            return  # iterated before
-        ended = False
-        try:
-            for delta in self._deltas:
-                self._account(delta)
-                yield delta
-            ended = True
-        except GeneratorExit:
-            ended = True
-            raise
-        finally:
-            self._deltas.close()
-            self._metrics.finish_reason = self._run.finish_reason or "stopped"
-            if ended:
-                self._conversation._commit(self)
-
-    def stop(self) -> None:
-        """End the reply within one token."""
-        self._run.stop()
-
-    def metrics(self) -> ReplyMetrics:
-        """A snapshot of what the reply has cost so far."""
-        return replace(self._metrics, token_times_ns=list(self._metrics.token_times_ns))
-
-    def _account(self, delta: TextDelta) -> None:
-        if not delta.thinking:
-            self.text += delta.text
-        if delta.token is None:
-            return
-        self._metrics.token_times_ns.append(delta.token.time_ns)
-        self._metrics.launches = self._run.launches
-        if delta.token.id not in self._stop_ids:
-            self.generated_ids.append(delta.token.id)
 
 
 def check_context(context: int) -> None:

@@ -2,6 +2,9 @@
 
 TTFT (time to first token)   first token's time - start of the prompt's processing [ms]
 ITL  (inter-token latency)   t[i] - t[i-1] of neighbouring tokens [ms]
+hidden tokens                tokens decoded before the first that is said; they count as tokens
+hidden ms                    how long the first word waited for them: first token after them's
+                             time - first token's time [ms]
 TPOT (time per output token) the distribution of a reply's ITLs: p50, p99, max [ms]
 tokens/s                     (tokens - 1) / (last token's time - first token's time)
 KV bytes                     bytes of keys and values held when the reply ended
@@ -32,6 +35,7 @@ class ReplyMetrics:
     token_times_ns: list[int] = field(default_factory=list)
     prompt_tokens: int = 0
     cached_tokens: int = 0  # prompt tokens whose keys and values were already held
+    hidden_tokens: int = 0  # decoded before the first token that is said
     trimmed_turns: int = 0  # oldest turns left out so that the prompt fits the context
     finish_reason: str | None = None
     launches: int = 0
@@ -57,6 +61,14 @@ class ReplyMetrics:
     def ttft_ms(self) -> float | None:
         """Time to first token, or None before there is one."""
         return (self.token_times_ns[0] - self.start_ns) / 1e6 if self.token_times_ns else None
+
+    @property
+    def hidden_ms(self) -> float:
+        """How much later the first word came for the hidden tokens before it; 0 without any."""
+        times = self.token_times_ns
+        if not self.hidden_tokens or not times:
+            return 0.0
+        return (times[min(self.hidden_tokens, len(times) - 1)] - times[0]) / 1e6
 
     def itl_ms(self) -> np.ndarray:
         """Inter-token latencies: float64 [tokens - 1]."""
@@ -102,6 +114,8 @@ class ReplyMetrics:
             "cached_tokens": self.cached_tokens,
             "prefill_tokens": self.prefill_tokens,
             "prefill_tokens_per_s": _rounded(prefill_rate),
+            "hidden_tokens": self.hidden_tokens,
+            "hidden_ms": _rounded(self.hidden_ms),
             "trimmed_turns": self.trimmed_turns,
             "finish_reason": self.finish_reason,
             "launches_per_token": _rounded(self.launches / self.tokens if self.tokens else None),
