@@ -77,3 +77,14 @@ class KVCache:
             if held != wanted:
                 return i
         return min(self.length, len(token_ids))
+
+    def same_layout(self, other: KVCache) -> bool:
+        """Whether the two differ at most in how many positions they hold."""
+        mine, theirs = list(self.k.shape), list(other.k.shape)
+        mine[2] = theirs[2] = 0
+        return (mine, self.k.dtype, self.k.device) == (theirs, other.k.dtype, other.k.device)
+
+    def resized(self, max_positions: int) -> KVCache:
+        """A cache like this one, empty, with room for `max_positions`."""
+        layers, kv_heads, _, head_dim = self.k.shape
+        return KVCache(layers, kv_heads, max_positions, head_dim, self.k.dtype, self.k.device)

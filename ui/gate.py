@@ -1,61 +1,190 @@
-"""One engine, one turn at a time: visitors wait in the order they came."""
+"""One engine, one turn at a time: visitors wait in the order they came, and can see how long.
+
+The wait is estimated from how long the last turns held the gate. Whoever waits also keeps the
+time: a turn that holds the gate past its limit while others wait is asked to give way.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
+from collections.abc import Callable
 
 from engine.errors import UnpausedError
 
 MAX_WAITING = 16
+MAX_OF_ONE = 4  # places of one visitor, so that nobody fills the queue alone
+TURN_LIMIT_S = 60.0  # of one turn, once others wait
+_REMEMBERED = 24  # turns that the estimate rests on
+_LOOK_S = 5.0  # between two looks of a waiting ticket at the clock
+
+
+class QueueFull(UnpausedError):
+    """There is no place in the queue; `retry_s` is when there may be one."""
+
+    def __init__(self, message: str, retry_s: float) -> None:
+        super().__init__(message)
+        self.retry_s = retry_s
 
 
 class Gate:
-    """A first-come, first-served lock whose queue is bounded and can be seen and left."""
+    """A first-come, first-served lock whose queue is bounded and can be seen and left.
 
-    def __init__(self, max_waiting: int = MAX_WAITING) -> None:
-        self._max_waiting = max_waiting
+    `observe` is told how long each holder waited and then held, in seconds, as it leaves.
+    """
+
+    def __init__(
+        self,
+        max_waiting: int = MAX_WAITING,
+        max_of_one: int = MAX_OF_ONE,
+        turn_limit_s: float = TURN_LIMIT_S,
+        clock: Callable[[], float] = time.monotonic,
+        observe: Callable[[float, float], None] = lambda waited_s, held_s: None,
+    ) -> None:
+        self._max_waiting, self._max_of_one = max_waiting, max_of_one
+        self._turn_limit_s = turn_limit_s
+        self._clock, self._observe = clock, observe
         self._changed = threading.Condition()
         self._queue: list[Ticket] = []  # the first one holds the gate
+        self._held = HoldTimes()
 
-    def enter(self) -> Ticket:
-        """Take a place in the queue. Raises `UnpausedError` when it is full."""
+    def enter(self, visitor: str = "", kind: str = "") -> Ticket:
+        """Take a place in the queue for `visitor`, a turn of `kind` ("text", "voice", ...).
+
+        Raises `QueueFull` when all places, or all of this visitor's, are taken.
+        """
         with self._changed:
             waiting = len(self._queue) - 1
             if waiting >= self._max_waiting:
-                raise UnpausedError(
-                    f"{waiting} visitors are already waiting for the engine; try again in a minute."
+                raise QueueFull(
+                    f"{waiting} visitors are already waiting for the engine; try again in a "
+                    "minute.",
+                    self._expected(len(self._queue)) or 60.0,
                 )
-            ticket = Ticket(self)
+            own = sum(ticket.visitor == visitor for ticket in self._queue) if visitor else 0
+            if own >= self._max_of_one:
+                raise QueueFull(
+                    f"You have {own} turns in the queue already; wait for one of them.",
+                    self._expected(1) or 5.0,
+                )
+            ticket = Ticket(self, visitor, kind, self._clock())
             self._queue.append(ticket)
+            if len(self._queue) == 1:
+                ticket.held_at = ticket.entered_at
             return ticket
+
+    @property
+    def length(self) -> int:
+        """Tickets in the queue, the holder's included."""
+        return len(self._queue)
 
     def _position(self, ticket: Ticket) -> int | None:
         return self._queue.index(ticket) if ticket in self._queue else None
 
     def _wait(self, ticket: Ticket, seen: int | None, timeout_s: float) -> int | None:
+        deadline = self._clock() + timeout_s
         with self._changed:
-            self._changed.wait_for(lambda: self._position(ticket) != seen, timeout_s)
-            return self._position(ticket)
+            while (position := self._position(ticket)) == seen:
+                late = self._overdue_in() if position else None
+                if late is not None and late <= 0:
+                    self._queue[0].ask_to_give_way()
+                    late = _LOOK_S
+                left = deadline - self._clock()
+                if left <= 0:
+                    break
+                self._changed.wait(left if late is None else min(left, late))
+            return position
+
+    def _overdue_in(self) -> float | None:
+        """Seconds until the holder's time is up."""
+        held_at = self._queue[0].held_at
+        return None if held_at is None else held_at + self._turn_limit_s - self._clock()
 
     def _leave(self, ticket: Ticket, holder_too: bool) -> None:
         with self._changed:
-            if ticket in self._queue and (holder_too or self._queue[0] is not ticket):
-                self._queue.remove(ticket)
-                self._changed.notify_all()
+            if ticket not in self._queue or (self._queue[0] is ticket and not holder_too):
+                return
+            now, held_at = self._clock(), ticket.held_at
+            self._queue.remove(ticket)
+            if self._queue and self._queue[0].held_at is None:
+                self._queue[0].held_at = now
+            if held_at is not None:
+                self._held.add(ticket.kind, now - held_at)
+            self._changed.notify_all()
+        if held_at is not None:
+            self._observe(held_at - ticket.entered_at, now - held_at)
+
+    def _expected(self, position: int) -> float | None:
+        """Seconds until whoever stands at `position` holds the gate, as things look now."""
+        if position == 0 or not self._queue:
+            return 0.0
+        if self._held.mean("") is None:
+            return None
+        holder, *ahead = self._queue[:position]
+        elapsed = self._clock() - (holder.held_at or 0.0)
+        remaining = self._held.remaining(holder.kind, elapsed)
+        return remaining + sum(self._held.mean(ticket.kind) or 0.0 for ticket in ahead)
+
+
+class HoldTimes:
+    """How long the last turns of each kind took."""
+
+    def __init__(self) -> None:
+        self._all: deque[float] = deque(maxlen=_REMEMBERED)
+        self._by_kind: dict[str, deque[float]] = {}
+
+    def add(self, kind: str, seconds: float) -> None:
+        self._all.append(seconds)
+        self._by_kind.setdefault(kind, deque(maxlen=_REMEMBERED)).append(seconds)
+
+    def _times(self, kind: str) -> deque[float]:
+        own = self._by_kind.get(kind, deque[float]())
+        return own if len(own) >= 3 else self._all  # two say little about a kind
+
+    def mean(self, kind: str) -> float | None:
+        """Of the last turns, of this kind if there were some; None before the first."""
+        times = self._times(kind)
+        return sum(times) / len(times) if times else None
+
+    def remaining(self, kind: str, elapsed_s: float) -> float:
+        """What a turn that has taken `elapsed_s` still takes: the mean of those that took longer.
+
+        One that is longer than all before it is given as much again as an average turn's half.
+        """
+        longer = [seconds - elapsed_s for seconds in self._times(kind) if seconds > elapsed_s]
+        return sum(longer) / len(longer) if longer else (self.mean(kind) or 0.0) / 2
 
 
 class Ticket:
     """A place in a gate's queue. Every method is safe from any thread."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, visitor: str, kind: str, entered_at: float) -> None:
+        self.visitor, self.kind = visitor, kind
+        self.entered_at = entered_at
+        self.held_at: float | None = None  # when it got the gate
+        self.give_way: Callable[[], None] = lambda: None
+        """Called once, briefly and from a waiting thread, when the holder's time is up."""
+        self._asked = False
         self._gate = gate
 
-    def wait(self, seen: int | None = -1, timeout_s: float = 5.0) -> int | None:
+    def wait(self, seen: int | None = -1, timeout_s: float = _LOOK_S) -> int | None:
         """The place in the queue as soon as it differs from `seen`, or after `timeout_s`.
 
         0 holds the gate; None has left it.
         """
         return self._gate._wait(self, seen, timeout_s)
+
+    def expected_s(self) -> float | None:
+        """About how long until it holds the gate; None before the first turn has shown it."""
+        with self._gate._changed:
+            position = self._gate._position(self)
+            return None if position is None else self._gate._expected(position)
+
+    def ask_to_give_way(self) -> None:
+        if not self._asked:
+            self._asked = True
+            self.give_way()
 
     def cancel(self) -> None:
         """Stop waiting; a ticket that holds the gate keeps it."""

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from engine.errors import UnpausedError
-from ui.gate import Gate
+from engine.kv_pool import KVPool
+from ui.gate import Gate, QueueFull, Ticket
+from ui.limits import Allowances
+from ui.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from audio.endpointing import Endpointer
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from engine.sampling import SamplingParams
 
 T = TypeVar("T")
+
+TURNS_PER_MIN, TURNS_AT_ONCE = 40, 12  # of one visitor; talk at its fastest takes 20 a minute
 
 
 class Lazy(Generic[T]):
@@ -66,13 +71,32 @@ class Runtime:
 
     def __init__(self, services: Services) -> None:
         self.services = services
-        self.gate = Gate()
+        self.telemetry = Telemetry()
+        self.gate = Gate(observe=self.telemetry.gate)
+        self.kv = KVPool()
+        self._allowances = Allowances(TURNS_PER_MIN / 60, TURNS_AT_ONCE)
         self.pipeline: Lazy[VoicePipeline] = Lazy(services.make_pipeline)
         self._engines: dict[str, Lazy[DecodeEngine]] = {
             entry.name: Lazy(lambda name=entry.name: services.make_engine(name))  # type: ignore[misc]
             for entry in services.engines
         }
         self.check_engine(services.default_engine)
+        self.telemetry.gauge("queue_length", "Turns waiting or running", lambda: self.gate.length)
+        self.telemetry.gauge("kv_caches", "KV caches held", lambda: self.kv.held)
+        self.telemetry.gauge("kv_evictions", "KV caches taken", lambda: self.kv.evictions)
+
+    def admit(self, visitor: str, kind: str) -> Ticket:
+        """A place in the queue for a turn of `visitor`. Raises `QueueFull`."""
+        try:
+            wait_s = self._allowances.take(visitor)
+            if wait_s:
+                raise QueueFull(
+                    f"That was too fast; please wait {max(1, round(wait_s))} s.", wait_s
+                )
+            return self.gate.enter(visitor, kind)
+        except QueueFull:
+            self.telemetry.refused("queue")
+            raise
 
     def check_engine(self, name: str) -> None:
         """Raises `UnpausedError` unless `name` is an engine that this machine can run."""

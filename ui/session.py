@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from audio.pipeline import VoicePipeline
     from engine.base import DecodeEngine
     from engine.conversation import Conversation
+    from engine.metrics import ReplyMetrics
 
 MAX_TEXT_CHARS = 8000  # the context refuses earlier; this bounds the work of finding out
 MAX_SHOWN = 400  # messages kept on the page
+TIME_IS_UP = "*Stopped: others are waiting for the engine.*"
 
 
 @dataclass(frozen=True)
@@ -212,9 +214,10 @@ class Session:
         elif self._fresh:
             self._conversation.clear()
         self._fresh = False
+        self._runtime.kv.use(self._conversation)
         return self._runtime.pipeline(), self._conversation, engine
 
-    def set_state(self, worker: TurnWorker, state: str, **details: int) -> None:
+    def set_state(self, worker: TurnWorker, state: str, **details: float | None) -> None:
         self.tell({"type": "state", "turn": worker.number, "state": state, **details})
 
     def heard(self, worker: TurnWorker, text: str) -> None:
@@ -241,12 +244,17 @@ class Session:
             worker.playout.add(pcm, rate_hz, text)
             self._outbox.progressed()
 
+    def count(self, metrics: ReplyMetrics) -> None:
+        """A reply has cost this much."""
+        self._runtime.telemetry.reply(metrics)
+
     def turn_ended(self, worker: TurnWorker) -> None:
         """Called once, as the last thing of a turn."""
         with self._changed:
             worker.finish = worker.finish or "stopped"
             worker.running = False
             worker.playout.ended = True
+            self._runtime.telemetry.turn(worker.kind, worker.finish, worker.stages)
             if worker.finish == "failed":
                 self._show_failure(worker)
             elif worker.finish == "complete" and worker.reply is None:
@@ -254,7 +262,7 @@ class Session:
             elif worker.stopped and worker.kind == "voice" and worker.speaks:
                 self._keep_heard(worker)
             elif worker.stopped and worker.reply is not None:
-                worker.reply["content"] += "\n\n*Stopped.*"
+                worker.reply["content"] += f"\n\n{TIME_IS_UP if worker.timed_out else '*Stopped.*'}"
             trimmed = (worker.metrics() or {}).get("trimmed_turns", 0)
             if trimmed and worker.reply is not None:
                 worker.reply["content"] += f"\n\n{left_out(trimmed)}"
@@ -272,7 +280,7 @@ class Session:
     # Inside; the lock is held
 
     def _start(self, kind: Kind, speak: bool, begin: Begin, typed: str = "") -> int:
-        ticket = self._runtime.gate.enter()
+        ticket = self._runtime.admit(self.id, kind)
         with self._changed:
             self.stop()
             self.used_at = time.monotonic()

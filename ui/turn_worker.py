@@ -25,7 +25,7 @@ Kind = Literal["text", "voice"]
 Begin = Callable[["VoicePipeline", "Conversation", "DecodeEngine"], "Turn"]
 
 STOP_WAIT_S = 10.0  # a stopped turn ends within a token; past this something is wedged
-GATE_CHECK_S = 5.0
+GATE_CHECK_S = 2.0
 DEFECT = "Something went wrong inside; the server's log has the details. Please try again."
 
 
@@ -60,6 +60,12 @@ class TurnWorker(threading.Thread):
         self._metrics: dict[str, Any] | None = None
         self._stopped = threading.Event()
         self._ended = threading.Event()
+        self.timed_out = False  # others waited, and its time was up
+        ticket.give_way = self._give_way
+
+    def _give_way(self) -> None:
+        self.timed_out = True
+        self.stop()
 
     def stop(self) -> None:
         """End the turn within a token, or its waiting at once. Safe from any thread, any time."""
@@ -121,13 +127,15 @@ class TurnWorker(threading.Thread):
         """True when it holds the gate, False when it was stopped before."""
         position: int | None = -1
         while not self.stopped:
-            seen, position = position, self._ticket.wait(position, GATE_CHECK_S)
+            position = self._ticket.wait(position, GATE_CHECK_S)
             if position is None:
                 return False
             if position == 0:
                 return True
-            if position != seen:
-                self._session.set_state(self, "waiting", position=position)
+            wait_s = self._ticket.expected_s()  # shown anew at every look: it counts down
+            self._session.set_state(
+                self, "waiting", position=position, wait_s=wait_s and round(wait_s, 1)
+            )
         return False
 
     def _follow(self, event: object) -> None:
@@ -144,7 +152,9 @@ class TurnWorker(threading.Thread):
                 session.add_speech(self, event.pcm, event.rate_hz, event.text)
             case TurnDone():
                 self.stages = [{"name": stage.name, "ms": stage.ms} for stage in event.stages]
-                self._metrics = event.metrics.as_dict() if event.metrics else None
+                if event.metrics is not None:
+                    self._metrics = event.metrics.as_dict()
+                    session.count(event.metrics)
                 self.finish = event.finish
             case TurnFailed():
                 self._fail(event.message)

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
+import torch
 
 from audio.endpointing import Endpointer
 from audio.pipeline import Delta, Finish, Speech, Stage, Transcribed, TurnDone, TurnFailed
+from engine.kv_cache import KVCache
 from engine.metrics import ReplyMetrics
 from engine.sampling import SamplingParams
 from ui.services import Services
@@ -42,6 +44,7 @@ class FakeEngine:
 class FakeConversation:
     def __init__(self) -> None:
         self.messages: list[dict[str, str]] = []
+        self.cache = KVCache(1, 1, 8, 2, torch.float32)
 
     def keep_heard(self, text: str) -> None:
         if self.messages and self.messages[-1]["role"] == "assistant":
