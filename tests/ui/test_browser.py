@@ -275,7 +275,7 @@ def test_a_second_visitor_waits_and_sees_it(
     wait_for_reply(page, "The sky is blue.")
     with visit(browser, url) as other:
         ask(other, "Second")
-        wait_for_status(other, "Waiting for another visitor")
+        wait_for_status(other, "Waiting: 1 turn is before yours")
         pipeline.hold_after = None
         pipeline.pace.set()
         wait_for_reply(other, REPLY)

@@ -15,7 +15,8 @@ const ENDED = {
   4409: "This conversation went on in another tab.",
 };
 
-// state: {socket, endedCode, microphone, talking, mode, hearing, playing, server, position, note}
+// state: {socket, endedCode, microphone, talking, mode, hearing, playing, server, position, waitS,
+// note}
 // Gives {name, text, fault}: `name` styles the dial, `fault` marks text that asks for action.
 function describeStatus(state) {
   const idle = state.mode === "free" ? "listening" : "idle";
@@ -32,7 +33,7 @@ function describeStatus(state) {
   if (state.playing) {
     return say("speaking", state.mode === "free" ? "Speaking. Talk over it to interrupt." : "Speaking");
   }
-  if (state.server === "waiting") return say("waiting", waitingText(state.position));
+  if (state.server === "waiting") return say("waiting", waitingText(state));
   if (state.server === "loading") return say("thinking", "Loading the model…");
   if (state.server === "transcribing") return say("thinking", "Transcribing…");
   if (state.server === "thinking") return say("thinking", "Thinking…");
@@ -44,9 +45,11 @@ function describeStatus(state) {
   return say("idle", "Hold to talk, or hold Space");
 }
 
-function waitingText(position) {
-  if (position > 1) return `Waiting: ${position} visitors are before you`;
-  return "Waiting for another visitor's turn to end";
+// `waitS` is the server's estimate in seconds; null while no turn has shown how long one takes.
+function waitingText({ position, waitS }) {
+  const before = position === 1 ? "1 turn is" : `${position} turns are`;
+  const about = waitS == null ? "" : `, about ${Math.max(1, Math.round(waitS))} s`;
+  return `Waiting: ${before} before yours${about}`;
 }
 
 // Why getUserMedia failed, as a key of MICROPHONE_FAULTS.

@@ -191,7 +191,7 @@ class Voice {
       this.set({ server: event.kind === "voice" ? "transcribing" : "thinking", note: "" });
       if (event.kind === "voice") this.follow();
     } else if (event.type === "state" && latest) {
-      this.set({ server: event.state, position: event.position });
+      this.set({ server: event.state, position: event.position, waitS: event.wait_s });
     } else if (event.type === "done" && latest) {
       const unheard = event.finish === "no_speech" ? "No speech was heard. Try again." : "";
       this.set({ server: null, note: unheard });
