@@ -22,7 +22,7 @@ for (const [state, name, text, fault] of [
   [{ ...open, talking: true, mode: "free", playing: true }, "speaking", /Talk over it/, false],
   [{ ...open, server: "waiting", position: 1 }, "waiting", /1 turn is before yours$/, false],
   [{ ...open, server: "waiting", position: 2, waitS: 7.6 }, "waiting", /2 turns .* about 8 s/, false],
-  [{ ...open, server: "waiting", position: 3 }, "waiting", /3 visitors/, false],
+  [{ ...open, server: "waiting", position: 3 }, "waiting", /3 turns are/, false],
   [{ ...open, server: "loading" }, "thinking", /Loading/, false],
   [{ ...open, server: "transcribing" }, "thinking", /Transcribing/, false],
   [{ ...open, server: "thinking" }, "thinking", /Thinking/, false],
