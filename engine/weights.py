@@ -55,7 +55,7 @@ def inspect_model(
     # Some files say "tied" and carry a head as well; transformers uses it, and so do we.
     config = replace(config, tied=config.tied and "lm_head.weight" not in checkpoint.shapes())
     _check_shapes(config, checkpoint)
-    _check_memory(config, torch.device(device), dtype, name)
+    check_memory(config, torch.device(device), dtype, name)
     return checkpoint, config
 
 
@@ -130,7 +130,8 @@ def _check_shapes(config: ModelConfig, checkpoint: Checkpoint) -> None:
             )
 
 
-def _check_memory(config: ModelConfig, device: torch.device, dtype: torch.dtype, name: str) -> None:
+def check_memory(config: ModelConfig, device: torch.device, dtype: torch.dtype, name: str) -> None:
+    """Raise `UnpausedError` unless weights of this shape fit into what is free on `device`."""
     elements = sum(t.numel() for t in empty_weights(config, "meta", dtype).values())
     needed = int(elements * dtype.itemsize * _HEADROOM)
     if device.type == "cuda":
