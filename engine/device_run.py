@@ -94,7 +94,7 @@ class DeviceRun:
     def _wait_for(self, sequence: int) -> Token:
         entry = self._engine.ring_entry(sequence)
         wait_for_word(entry[3:], sequence, _TIMEOUT_S, f"token {sequence} of this engine")
-        token_id, time_ns, logprob_bits, _ = entry.tolist()
-        logprob = torch.tensor([logprob_bits], dtype=torch.int32).view(torch.float32)
+        token_id, time_ns, _, _ = entry.tolist()
+        logprob = float(entry.view(torch.float64)[2])
         on_gpu = self._engine.kernels.on_gpu
-        return Token(token_id, time_ns if on_gpu else time.perf_counter_ns(), float(logprob))
+        return Token(token_id, time_ns if on_gpu else time.perf_counter_ns(), logprob)

@@ -1,4 +1,4 @@
-"""The kernels of one decode step, launched singly: a grid around each stage function.
+"""The kernels of one decode step, launched singly: a grid around each stage of step_stages.
 
 Every program waits for the kernel before (`wait_for_previous`), having first asked for weights
 and, as a graph holds one step, for what earlier steps left. `PDL`: 0 without dependent launch,
@@ -14,13 +14,19 @@ reals (float32)   0 temperature, 1 top_p, 2 log(min_p), 3 repetition penalty
 import triton
 import triton.language as tl
 
-from kernels.attention import attention_partial, combine_splits, history_tile, splits_used
+from kernels.attention import history_tile, splits_used
 from kernels.dependent import let_next_start, prefetch_to_l2, wait_for_previous
 from kernels.draw_kernels import position_of_next
-from kernels.matvec import matvec, normed_matvec, silu_of_pairs, weight_tile
-from kernels.sampling import best_of, scores_of
-
-_NONE = tl.constexpr(-3.0e38)
+from kernels.step_stages import (
+    attention_split,
+    gate_up_rows,
+    head_segment,
+    head_tile,
+    pairs_tile,
+    qkv_rows,
+    residual_rows,
+    rows_tile,
+)
 
 
 @triton.jit
@@ -31,18 +37,11 @@ def qkv_kernel(
 ):  # fmt: skip
     """out = W @ rms_norm(x) (+ bias): float32 [N]."""
     let_next_start(PDL == 1)
-    rows = tl.arange(0, ROWS)
     first = tl.program_id(0) * ROWS
-    base_ptr = w_ptr + first.to(tl.int64) * K
-    tile = weight_tile(base_ptr, rows, N - first - rows, 0, N, K, ROWS, BLOCK_K)
+    tile = rows_tile(w_ptr, first, N, K, ROWS, BLOCK_K)
     wait_for_previous(PDL)
     let_next_start(PDL == 2)
-    y = normed_matvec(
-        tile, base_ptr, rows, N - first - rows, x_ptr, gain_ptr, EPS, N, K, ROWS, BLOCK_K
-    )
-    if BIAS:
-        y += tl.load(bias_ptr + first + rows, mask=first + rows < N, other=0.0).to(tl.float32)
-    tl.store(out_ptr + first + rows, y, mask=first + rows < N)
+    qkv_rows(tile, first, x_ptr, gain_ptr, w_ptr, bias_ptr, out_ptr, EPS, N, K, ROWS, BLOCK_K, BIAS)
 
 
 @triton.jit
@@ -60,7 +59,6 @@ def attention_kernel(
     Attention leaves memory nearly idle, so each program asks for AHEAD weights of either half of
     gate/up, whose turn comes after the output projection's.
     """
-    GROUP: tl.constexpr = HEADS // KV_HEADS
     let_next_start(PDL == 1)
     prefetch_to_l2(ahead_ptr + tl.program_id(0) * AHEAD, AHEAD, PDL and AHEAD > 0)
     prefetch_to_l2(ahead_ptr + AHEAD_HALF + tl.program_id(0) * AHEAD, AHEAD, PDL and AHEAD > 0)
@@ -77,25 +75,12 @@ def attention_kernel(
     v = history_tile(v_ptr, split * BLOCK_N, history, D, BLOCK_D, BLOCK_G, BLOCK_N)
     wait_for_previous(PDL)
     let_next_start(PDL == 2)
-    if split < used:
-        part = kv_head * SPLITS + split
-        attention_partial(
-            k, v, qkv_ptr, q_gain_ptr, k_gain_ptr,
-            cos_ptr + history * (D // 2), sin_ptr + history * (D // 2),
-            k_ptr, v_ptr, history, kv_head, split,
-            out_ptr + part * GROUP * D, max_ptr + part * GROUP, sum_ptr + part * GROUP,
-            HEADS, KV_HEADS, D, BLOCK_D, GROUP, BLOCK_G, BLOCK_N, SPLITS, EPS, QK_NORM, SCALE,
-        )  # fmt: skip
-        tl.debug_barrier()  # one thread's release below stands for all threads' stores
-        arrived = tl.atomic_add(arrived_ptr + kv_head, 1, sem="acq_rel", scope="gpu")
-        if arrived == used - 1:
-            first = kv_head * SPLITS
-            combine_splits(
-                out_ptr + first * GROUP * D, max_ptr + first * GROUP, sum_ptr + first * GROUP,
-                used, attended_ptr + kv_head * GROUP * D, D, BLOCK_D, GROUP,
-                BLOCK_G, BLOCK_S,
-            )  # fmt: skip
-            tl.store(arrived_ptr + kv_head, 0)
+    attention_split(
+        k, v, tl.program_id(0), qkv_ptr, q_gain_ptr, k_gain_ptr,
+        cos_ptr + history * (D // 2), sin_ptr + history * (D // 2), k_ptr, v_ptr, history, used,
+        out_ptr, max_ptr, sum_ptr, arrived_ptr, attended_ptr,
+        HEADS, KV_HEADS, D, BLOCK_D, BLOCK_G, BLOCK_N, SPLITS, BLOCK_S, EPS, QK_NORM, SCALE,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -106,16 +91,11 @@ def residual_kernel(
 ):  # fmt: skip
     """residual += W @ x, in place: float32 [N]. Serves the output and the down projection."""
     let_next_start(PDL == 1)
-    rows = tl.arange(0, ROWS)
     first = tl.program_id(0) * ROWS
-    base_ptr = w_ptr + first.to(tl.int64) * K
-    tile = weight_tile(base_ptr, rows, N - first - rows, 0, N, K, ROWS, BLOCK_K)
+    tile = rows_tile(w_ptr, first, N, K, ROWS, BLOCK_K)
     wait_for_previous(PDL)
     let_next_start(PDL == 2)
-    inside = first + rows < N
-    old = tl.load(residual_ptr + first + rows, mask=inside, other=0.0)
-    y = matvec(tile, base_ptr, rows, N - first - rows, x_ptr, N, K, ROWS, BLOCK_K)
-    tl.store(residual_ptr + first + rows, old + y, mask=inside)
+    residual_rows(tile, first, x_ptr, w_ptr, residual_ptr, N, K, ROWS, BLOCK_K)
 
 
 @triton.jit
@@ -124,25 +104,13 @@ def gate_up_kernel(
     EPS: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """out = silu(gate @ h) * (up @ h), h = rms_norm(x): float32 [N]; W is [2N, K], gate first.
-
-    A program's ROWS rows are gate and up rows in turn, so that their sums meet in one thread.
-    """
+    """out = silu(gate @ h) * (up @ h), h = rms_norm(x): float32 [N]; W is [2N, K], gate first."""
     let_next_start(PDL == 1)
-    HALF: tl.constexpr = ROWS // 2
-    r = tl.arange(0, ROWS)
-    rows = (r % 2) * N + r // 2
-    first = tl.program_id(0) * HALF
-    base_ptr = w_ptr + first.to(tl.int64) * K
-    rows_left = N - first - r // 2
-    tile = weight_tile(base_ptr, rows, rows_left, 0, N, K, ROWS, BLOCK_K)
+    first = tl.program_id(0) * (ROWS // 2)
+    tile = pairs_tile(w_ptr, first, N, K, ROWS, BLOCK_K)
     wait_for_previous(PDL)
     let_next_start(PDL == 2)
-    pairs = normed_matvec(
-        tile, base_ptr, rows, rows_left, x_ptr, gain_ptr, EPS, N, K, ROWS, BLOCK_K
-    )
-    out = first + tl.arange(0, HALF)
-    tl.store(out_ptr + out, silu_of_pairs(pairs, ROWS), mask=out < N)
+    gate_up_rows(tile, first, x_ptr, gain_ptr, w_ptr, out_ptr, EPS, N, K, ROWS, BLOCK_K)
 
 
 @triton.jit
@@ -153,43 +121,16 @@ def head_kernel(
     ROWS: tl.constexpr, BLOCK_K: tl.constexpr, SEGMENT: tl.constexpr, BLOCK_S: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """logits = W @ rms_norm(x), and each program's part of the draw and of the softmax.
-
-    A program owns SEGMENT rows (a multiple of ROWS) and, having computed them all, goes over its
-    logits once more with one row a thread.
-    """
+    """logits = W @ rms_norm(x), and each program's part of the draw and of the softmax."""
     let_next_start(PDL == 1)
-    rows = tl.arange(0, ROWS)
     program = tl.program_id(0)
-    begin = program * SEGMENT
-    end = tl.minimum(begin + SEGMENT, N)
-    base_ptr = w_ptr + begin.to(tl.int64) * K
-    tile = weight_tile(base_ptr, rows, end - begin - rows, 0, N, K, ROWS, BLOCK_K, True)
+    tile = head_tile(w_ptr, program, N, K, ROWS, BLOCK_K, SEGMENT)
     wait_for_previous(PDL)
     let_next_start(PDL == 2)
-    for i in range(SEGMENT // ROWS):
-        first = begin + i * ROWS
-        y = normed_matvec(
-            tile, base_ptr, rows, end - first - rows, x_ptr, gain_ptr, EPS, N, K, ROWS, BLOCK_K,
-            RAGGED=True,
-        )  # fmt: skip
-        base_ptr += ROWS * K
-        tile = weight_tile(base_ptr, rows, end - first - ROWS - rows, 0, N, K, ROWS, BLOCK_K, True)
-        tl.store(logits_ptr + first + rows, y, mask=first + rows < end)
-    tl.debug_barrier()
-    ids = begin + tl.arange(0, BLOCK_S)
-    present = ids < end
-    logits = tl.load(logits_ptr + ids, mask=present, other=_NONE)
-    seen = tl.load(seen_ptr + ids, mask=present, other=0)
-    temperature = tl.load(reals_ptr)
-    scores = scores_of(logits, seen, tl.load(reals_ptr + 3), temperature)
-    scores = tl.where(present, scores, _NONE)
-    value, winner = best_of(
-        scores, ids, present, tl.load(settings_ptr + 3), position_of_next(control_ptr), temperature
-    )
-    exp_max = tl.max(logits, axis=0)
-    tl.store(best_ptr + program, value)
-    tl.store(best_id_ptr + program, winner)
-    tl.store(top_ptr + program, tl.max(scores, axis=0))
-    tl.store(exp_max_ptr + program, exp_max)
-    tl.store(exp_sum_ptr + program, tl.sum(tl.exp(logits - exp_max), axis=0))
+    head_segment(
+        tile, program, x_ptr, gain_ptr, w_ptr, logits_ptr, seen_ptr,
+        best_ptr, best_id_ptr, top_ptr, exp_max_ptr, exp_sum_ptr,
+        tl.load(settings_ptr + 3), position_of_next(control_ptr),
+        tl.load(reals_ptr), tl.load(reals_ptr + 3),
+        EPS, N, K, ROWS, BLOCK_K, SEGMENT, BLOCK_S,
+    )  # fmt: skip

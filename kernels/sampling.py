@@ -109,35 +109,40 @@ def next_low(
 
 @triton.jit
 def publish(
-    ring_ptr,  # int64 [RING, 4] in pinned host memory: id, time_ns, logprob bits, sequence
-    slot,
+    slot_ptr,  # int64 [3] in pinned host memory: id, time_ns, log-probability (float64's bits)
+    count_ptr,  # int64 in pinned host memory
     token,
     logprob,
-    sequence,
+    count,
     DEVICE: tl.constexpr,  # False under the interpreter, which has no clock and no fences
 ):
-    """Hand a token to the host. The sequence word is written last: who sees it sees the rest."""
-    entry_ptr = ring_ptr + slot * 4
-    tl.store(entry_ptr, token.to(tl.int64))
-    tl.store(entry_ptr + 2, logprob.to(tl.int32, bitcast=True).to(tl.int64))
+    """Hand a token to the host. `count` is written last: who sees it sees the slot."""
+    tl.store(slot_ptr, token.to(tl.int64))
+    tl.store(slot_ptr + 2, logprob.to(tl.float64).to(tl.int64, bitcast=True))
     if DEVICE:
-        tl.store(entry_ptr + 1, cuda.globaltimer())
+        tl.store(slot_ptr + 1, cuda.globaltimer())
         tl.debug_barrier()
-        tl.inline_asm_elementwise(
-            """{
-            .reg .pred %first;
-            .reg .u32 %thread;
-            mov.u32 %thread, %tid.x;
-            setp.eq.u32 %first, %thread, 0;
-            @%first st.release.sys.global.u64 [$1], $2;
-            mov.u32 $0, 0;
-            }""",
-            "=r,l,l",
-            [(entry_ptr + 3).to(tl.int64), sequence.to(tl.int64)],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
+        store_to_host(count_ptr, count)
     else:
-        tl.store(entry_ptr + 1, sequence.to(tl.int64))
-        tl.store(entry_ptr + 3, sequence.to(tl.int64))
+        tl.store(slot_ptr + 1, count.to(tl.int64))
+        tl.store(count_ptr, count.to(tl.int64))
+
+
+@triton.jit
+def store_to_host(word_ptr, value):
+    """One thread writes an int64 to pinned host memory, after everything it has written before."""
+    tl.inline_asm_elementwise(
+        """{
+        .reg .pred %first;
+        .reg .u32 %thread;
+        mov.u32 %thread, %tid.x;
+        setp.eq.u32 %first, %thread, 0;
+        @%first st.release.sys.global.u64 [$1], $2;
+        mov.u32 $0, 0;
+        }""",
+        "=r,l,l",
+        [word_ptr.to(tl.int64), value.to(tl.int64)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )

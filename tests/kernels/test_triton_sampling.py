@@ -73,7 +73,7 @@ def draw(kernels: StepKernels, logits: torch.Tensor, params: SamplingParams) -> 
     assert sequence == step, "the ring was written"
     assert kernels.control[:2].tolist() == [token, len(CONTEXT)], "the next step feeds the token"
     assert kernels.seen[token] == 1
-    return token, torch.tensor(bits, dtype=torch.int32).view(torch.float32).item()
+    return token, torch.tensor(bits).view(torch.float64).item()
 
 
 @pytest.mark.parametrize("values", SAMPLERS, ids=str)
