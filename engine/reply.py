@@ -113,6 +113,12 @@ class ReplyStream:
         self._stopped = True
         self._run.stop()
 
+    def join(self) -> None:
+        """Let the conversation go on from this reply, which was begun not to join it and has
+        ended. To be called at most once, before the next reply begins.
+        """
+        self._conversation._commit(self)
+
     def metrics(self) -> ReplyMetrics:
         """A snapshot of what the reply has cost so far."""
         return replace(self._metrics, token_times_ns=list(self._metrics.token_times_ns))
