@@ -1,0 +1,163 @@
+"""Replies timed by the engines' own clocks, in turn, and what they come to.
+
+Whoever is timed is a `Side`. Sides take turns (A B A B), so that a machine that warms up, throttles
+or is disturbed does it to all of them; every figure is a median over rounds with its spread.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from engine.base import DecodeEngine
+from engine.kv_cache import KVCache
+from engine.sampling import SamplingParams
+
+_COOL_DOWN_S = 0.1  # others' threads come to rest
+WARM_UP_TOKENS = 16
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One timed reply. `itl_ms`: float64 [tokens - 1]."""
+
+    tokens: list[int]
+    itl_ms: np.ndarray
+    launches_per_token: float | None
+
+
+class Side(Protocol):
+    """One contestant on one prompt."""
+
+    name: str
+
+    def first_token_ms(self) -> float:
+        """Process the whole prompt from nothing and sample one token; TTFT in milliseconds."""
+        ...
+
+    def reply(self, params: SamplingParams) -> Reply:
+        """Decode after the prompt, whose keys and values are already there."""
+        ...
+
+
+class EngineSide:
+    """An engine of the registry. Replies start from `cache`, which all sides share."""
+
+    def __init__(self, engine: DecodeEngine, cache: KVCache, prompt: Sequence[int]) -> None:
+        self.name, self.engine = engine.name, engine
+        self._cache, self._prompt = cache, list(prompt)
+        self._scratch = engine.model.new_cache(len(prompt) + 1)
+
+    def first_token_ms(self) -> float:
+        self._scratch.truncate(0)
+        run = self.engine.decode(self._scratch, self._prompt, SamplingParams(max_tokens=1))
+        (token,) = run
+        return (token.time_ns - run.start_ns) / 1e6
+
+    def reply(self, params: SamplingParams) -> Reply:
+        self._cache.truncate(len(self._prompt) - 1)
+        return timed(self.engine, self._cache, self._prompt[-1], params)
+
+
+def timed(engine: DecodeEngine, cache: KVCache, token_id: int, params: SamplingParams) -> Reply:
+    """Decode from `token_id`, which comes after what `cache` holds."""
+    run = engine.decode(cache, [token_id], params)
+    tokens = list(run)
+    times = np.array([token.time_ns for token in tokens], dtype=np.int64)
+    return Reply([t.id for t in tokens], np.diff(times) / 1e6, run.launches / len(tokens))
+
+
+def in_turn(
+    sides: Sequence[Side], params: SamplingParams, rounds: int, warm: bool = True
+) -> dict[str, list[Reply]]:
+    """Every side's replies, one each a round, after a short reply that is not counted."""
+    replies: dict[str, list[Reply]] = {side.name: [] for side in sides}
+    if warm:
+        for side in sides:
+            side.reply(short(params))
+    for _ in range(rounds):
+        for side in sides:
+            time.sleep(_COOL_DOWN_S)
+            replies[side.name].append(side.reply(params))
+    return replies
+
+
+def first_tokens(sides: Sequence[Side], rounds: int) -> dict[str, list[float]]:
+    """Every side's TTFTs in milliseconds, in turn, after one that is not counted."""
+    found: dict[str, list[float]] = {side.name: [] for side in sides}
+    for number in range(rounds + 1):
+        for side in sides:
+            ttft_ms = side.first_token_ms()
+            if number:
+                found[side.name].append(ttft_ms)
+    return found
+
+
+def short(params: SamplingParams) -> SamplingParams:
+    """The same sampling for a few tokens, so that the same kernels warm up."""
+    return SamplingParams(
+        temperature=params.temperature, top_p=params.top_p, seed=params.seed,
+        max_tokens=min(WARM_UP_TOKENS, params.max_tokens),
+    )  # fmt: skip
+
+
+def medians(values: Sequence[float], digits: int = 4) -> tuple[float, list[float]]:
+    """(median, all values), rounded."""
+    return round(statistics.median(values), digits), [round(value, digits) for value in values]
+
+
+def figures(
+    replies: Sequence[Reply], ttfts_ms: Sequence[float], read_bytes: float | None, ceiling: float
+) -> dict[str, Any]:
+    """What one side's rounds come to.
+
+    `read_bytes`: what decoding one token has to read at least, or None where that is not known;
+    `ceiling`: measured bytes/s. A share is read_bytes / (time x ceiling).
+    """
+    pooled = np.concatenate([reply.itl_ms for reply in replies])
+    p50, p50s = medians([float(np.median(reply.itl_ms)) for reply in replies])
+    ttft, ttfts = medians(ttfts_ms, 2)
+    rate, _ = medians([1e3 / float(reply.itl_ms.mean()) for reply in replies], 2)
+    p99 = round(float(np.percentile(pooled, 99)), 4)
+    found: dict[str, Any] = {
+        "rounds": len(replies),
+        "tokens_a_round": len(replies[0].tokens),
+        "tpot_p50_ms": p50,
+        "tpot_p50_of_rounds_ms": p50s,
+        "tpot_p99_ms": p99,
+        "tokens_per_s": rate,
+        "ttft_ms": ttft,
+        "ttft_of_rounds_ms": ttfts,
+        "launches_per_token": rounded(replies[0].launches_per_token),
+    }
+    if read_bytes is not None:
+        floor_ms = read_bytes / ceiling * 1e3
+        found |= {
+            "read_bytes_per_token": round(read_bytes),
+            "floor_ms": round(floor_ms, 4),
+            "share_of_ceiling": {
+                "p50": round(floor_ms / p50, 4),
+                "p99": round(floor_ms / p99, 4),
+                "tokens_per_s": round(floor_ms * rate / 1e3, 4),
+            },
+        }
+    return found
+
+
+def rounded(value: float | None, digits: int = 3) -> float | None:
+    """`value` rounded, None left alone."""
+    return None if value is None else round(value, digits)
+
+
+def read_bytes(engine: DecodeEngine, positions: float) -> float:
+    """Weights once, and keys and values of `positions`: what one token must read."""
+    return engine.weight_bytes_per_token + positions * engine.model.new_cache(1).bytes_per_position
+
+
+Progress = Callable[[str], None]
+Figures = Mapping[str, Any]
