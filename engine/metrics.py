@@ -74,6 +74,10 @@ class ReplyMetrics:
         """Inter-token latencies: float64 [tokens - 1]."""
         return np.diff(np.array(self.token_times_ns, dtype=np.int64)) / 1e6
 
+    def latencies_ms(self) -> np.ndarray:
+        """Each token's own latency, the first one's being TTFT: float64 [tokens]."""
+        return np.diff(np.array([self.start_ns, *self.token_times_ns], dtype=np.int64)) / 1e6
+
     def tpot_ms(self) -> dict[str, float | None]:
         """TPOT as {"p50", "p99", "max"}; None until there are two tokens."""
         itl = self.itl_ms()

@@ -169,13 +169,23 @@ class Session:
         worker = self._worker
         return worker is None or worker.wait_ended(timeout_s)
 
-    def metrics(self) -> dict[str, Any] | None:
-        """Of the latest turn: {"turn", "running", **ReplyMetrics.as_dict()}."""
+    def metrics(self, since: tuple[int, int] = (0, 0)) -> dict[str, Any] | None:
+        """Of the latest turn: {"turn", "running", "latencies", **ReplyMetrics.as_dict()}.
+
+        "latencies" are {"from", "ms"}: each token's own, from the first that was not yet told.
+        `since` is (turn, tokens) of the message before.
+        """
         worker = self._worker
         figures = worker.metrics() if worker else None
         if worker is None or figures is None:
             return None
-        return {"turn": worker.number, "running": worker.finish is None, **figures}
+        told = since[1] if since[0] == worker.number else 0
+        return {
+            "turn": worker.number,
+            "running": worker.finish is None,
+            "latencies": {"from": told, "ms": figures.latencies_ms()[told:].round(3).tolist()},
+            **figures.as_dict(),
+        }
 
     def attach(self, wake: Callable[[], None]) -> None:
         """A socket took the session over: `wake` is called, briefly, when there is outgoing."""
@@ -263,7 +273,8 @@ class Session:
                 self._keep_heard(worker)
             elif worker.stopped and worker.reply is not None:
                 worker.reply["content"] += f"\n\n{TIME_IS_UP if worker.timed_out else '*Stopped.*'}"
-            trimmed = (worker.metrics() or {}).get("trimmed_turns", 0)
+            metrics = worker.metrics()
+            trimmed = metrics.trimmed_turns if metrics else 0
             if trimmed and worker.reply is not None:
                 worker.reply["content"] += f"\n\n{left_out(trimmed)}"
             self._outbox.put(

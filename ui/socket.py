@@ -22,7 +22,8 @@ Server to client
     state {turn, state, position?} waiting, loading, transcribing, thinking or answering
     hearing {on}                   hands-free: speech began, or ended
     heard {turn, text}             the transcript
-    metrics {turn, running, ...}   `ReplyMetrics.as_dict()`, at most 25 a second
+    metrics {turn, running, latencies, ...}   `ReplyMetrics.as_dict()`, at most 25 a second;
+                                   latencies {from, ms}: each new token's own
     speech {turn, rate_hz}         frames follow
     speech_end {turn, samples}     that was all of it
     flush {turn}                   silence at once
@@ -177,16 +178,18 @@ class Connection:
 
     async def _send(self) -> None:
         sent: object = None  # what the last metrics were about
+        told = (0, 0)  # the turn and how many of its tokens they told of
         dropped = 0
         report_at = 0.0
         while True:
             session, now = self._session, self._loop.time()
             for message in session.outgoing():
                 await _send(self._websocket, message)
-            metrics = session.metrics() if now >= report_at else None
+            metrics = session.metrics(told) if now >= report_at else None
             news = metrics and (metrics["turn"], metrics["tokens"], metrics["running"])
             if metrics and news != sent:
                 sent, report_at = news, now + METRICS_S
+                told = (metrics["turn"], metrics["tokens"])
                 await _send(self._websocket, {"type": "metrics", **metrics})
             if self._inbox.dropped != dropped:
                 dropped = self._inbox.dropped

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from audio.pipeline import Turn, VoicePipeline
     from engine.base import DecodeEngine
     from engine.conversation import Conversation
+    from engine.metrics import ReplyMetrics
     from ui.session import Session
 
 logger = logging.getLogger(__name__)
 
-Kind = Literal["text", "voice"]
+Kind = Literal["text", "voice", "aside"]  # an aside is no part of the conversation
 Begin = Callable[["VoicePipeline", "Conversation", "DecodeEngine"], "Turn"]
 
 STOP_WAIT_S = 10.0  # a stopped turn ends within a token; past this something is wedged
@@ -57,7 +58,7 @@ class TurnWorker(threading.Thread):
         self.stages: list[dict[str, Any]] = []
         self._session, self._begin, self._ticket, self._previous = session, begin, ticket, previous
         self._turn: Turn | None = None
-        self._metrics: dict[str, Any] | None = None
+        self._metrics: ReplyMetrics | None = None
         self._stopped = threading.Event()
         self._ended = threading.Event()
         self.timed_out = False  # others waited, and its time was up
@@ -82,13 +83,10 @@ class TurnWorker(threading.Thread):
     def wait_ended(self, timeout_s: float) -> bool:
         return self._ended.wait(timeout_s)
 
-    def metrics(self) -> dict[str, Any] | None:
+    def metrics(self) -> ReplyMetrics | None:
         """What the reply has cost so far, by the engine's clock; None before there is one."""
         turn = self._turn
-        if self.finish is None and turn is not None:
-            snapshot = turn.metrics()
-            return snapshot.as_dict() if snapshot else None
-        return self._metrics
+        return turn.metrics() if self.finish is None and turn is not None else self._metrics
 
     def run(self) -> None:
         try:
@@ -152,8 +150,8 @@ class TurnWorker(threading.Thread):
                 session.add_speech(self, event.pcm, event.rate_hz, event.text)
             case TurnDone():
                 self.stages = [{"name": stage.name, "ms": stage.ms} for stage in event.stages]
+                self._metrics = event.metrics
                 if event.metrics is not None:
-                    self._metrics = event.metrics.as_dict()
                     session.count(event.metrics)
                 self.finish = event.finish
             case TurnFailed():
@@ -161,6 +159,5 @@ class TurnWorker(threading.Thread):
 
     def _fail(self, message: str) -> None:
         turn = self._turn
-        snapshot = turn.metrics() if turn else None
-        self._metrics = snapshot.as_dict() if snapshot else None
+        self._metrics = turn.metrics() if turn else None
         self.error, self.finish = sentence(message), "failed"
