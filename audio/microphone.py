@@ -1,0 +1,79 @@
+"""A microphone of this machine: a callback that only copies, and what it copied."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from audio.devices import Device, Format
+from audio.portaudio import fault, portaudio
+from audio.ring import Ring
+
+BLOCK_MS = 20
+# What the system may keep while the callback waits for its turn on a busy machine. Nothing is
+# later for it: blocks come when they are full. Longer, and some systems hand over several at once.
+LATENCY_S = 0.12
+_KEPT_S = 4  # in the ring, while a turn begins
+_STALLED_S = 1.5  # without a block: fifty of them are missing
+
+
+class Microphone:
+    """Records from when it is made until `close`. Raises `UnpausedError` when it cannot.
+
+    `missed` counts frames that were recorded and lost on the way: the callback came too late, or
+    nobody read in time. Times are `time.perf_counter`'s, of the moment the sound was there.
+    """
+
+    def __init__(self, device: Device, format: Format) -> None:
+        self.device, self.rate_hz = device, format.rate_hz
+        self.blocks = 0
+        self._overflows = 0  # blocks before which the system had to drop something
+        self._ring = Ring(_KEPT_S * format.rate_hz, format.rate_hz, format.channels)
+        self._beat = time.perf_counter()
+        sounddevice = portaudio()
+        try:
+            self._stream = sounddevice.InputStream(
+                device=device.index,
+                samplerate=format.rate_hz,
+                channels=format.channels,
+                dtype="float32",
+                blocksize=format.rate_hz * BLOCK_MS // 1000,
+                latency=LATENCY_S,
+                callback=self._copy,
+            )
+            self._stream.start()
+        except sounddevice.PortAudioError as error:
+            raise fault(error, "input", device.name) from error
+
+    def _copy(self, frames: np.ndarray, count: int, times: Any, status: Any) -> None:
+        now = time.perf_counter()
+        # Some systems do not know when the sound was there; then it is as old as it is long.
+        age = times.currentTime - times.inputBufferAdcTime
+        if not times.inputBufferAdcTime:
+            age = count / self.rate_hz
+        self._ring.write(frames, now - age)
+        self.blocks += 1
+        self._overflows += bool(status.input_overflow)
+        self._beat = now
+
+    @property
+    def missed(self) -> int:
+        """Frames lost between the callback and `read`, and blocks the system had to drop."""
+        return self._ring.lost + self._overflows * (self.rate_hz * BLOCK_MS // 1000)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether it has stopped delivering, as a device does that was pulled out."""
+        return not self._stream.active or time.perf_counter() - self._beat > _STALLED_S
+
+    def read(self) -> tuple[np.ndarray, float]:
+        """What was recorded since the last call, mono float32 [n], and the time of its first."""
+        frames = self._ring.read()
+        samples = frames.mean(axis=1) if frames.shape[1] > 1 else frames[:, 0]
+        return samples, self._ring.time_of(self._ring.taken - len(frames))
+
+    def close(self) -> None:
+        """Stop recording. Idempotent."""
+        self._stream.close(ignore_errors=True)
