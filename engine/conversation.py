@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from engine.base import DecodeEngine
-from engine.errors import UnpausedError
+from engine.errors import PromptTooLong, UnpausedError
 from engine.generate import THINK_OPEN
 from engine.models.base import Model
 from engine.reply import ReplyStream, Request, check_hidden_tokens
@@ -63,16 +63,18 @@ class Conversation:
         params: SamplingParams,
         stops: Sequence[str] = (),
         joins: bool = True,
+        trims: bool = True,
     ) -> ReplyStream:
         """Answer `user_text`: iterate the result. Raises `UnpausedError` before any work.
 
         The user's message joins the conversation when the reply ends, together with it; with
-        `joins` False neither does.
+        `joins` False neither does. Where the context is too small the oldest turns are left out,
+        or with `trims` False the reply is refused.
         """
         self._check_engine(engine)
         check_text(user_text)
         check_hidden_tokens(self.hidden_tokens)
-        text, ids, trimmed = self._prompt(user_text, params.max_tokens)
+        text, ids, trimmed = self._prompt(user_text, params.max_tokens, trims)
         params = replace(params, stop_ids=self.model.tokenizer.stop_ids | set(params.stop_ids))
         own = self.hidden_tokens > 0 and self.thinks
         request = Request(
@@ -140,7 +142,7 @@ class Conversation:
             tokenizer.encode_prompt(text)
         )  # fmt: skip
 
-    def _prompt(self, user_text: str, max_tokens: int) -> tuple[str, list[int], int]:
+    def _prompt(self, user_text: str, max_tokens: int, trims: bool) -> tuple[str, list[int], int]:
         """(prompt text, its ids, oldest turns left out so that it fits)."""
         capacity, hidden = self.cache.max_positions, self.hidden_tokens
         share = capacity // (_REPLY_SHARE // 2 if hidden else _REPLY_SHARE)
@@ -148,7 +150,7 @@ class Conversation:
         options = dict(self._template_options)
         if hidden and self.thinks:
             options["enable_thinking"] = True
-        turns = len(self.messages) // 2
+        turns = len(self.messages) // 2 if trims else 0
         for trimmed in range(turns + 1):
             messages = [*self._head(), *self.messages[2 * trimmed :], _user(user_text)]
             text = self.model.tokenizer.render(messages, **options)
@@ -156,7 +158,7 @@ class Conversation:
             if len(ids) <= (limit if trimmed < turns else room):
                 return text, ids, trimmed
             limit = room // 2  # trimming costs a prefill of what is left: cut deep, but seldom
-        raise UnpausedError(
+        raise PromptTooLong(
             f"the message takes {len(ids)} tokens and the context has room for {room}: "
             "shorten it or start with a larger --context"
         )

@@ -7,3 +7,7 @@ class UnpausedError(Exception):
     Commands print the message on standard error and leave with exit code 2; the page shows it
     where it happened. Anything else that escapes is a defect and keeps its traceback.
     """
+
+
+class PromptTooLong(UnpausedError):
+    """The context has no room for what is to be answered."""
