@@ -83,7 +83,6 @@ class Gate:
     _expected: torch.Tensor | None = None  # [positions, vocab]
 
     @classmethod
-    @torch.inference_mode()
     def open(
         cls, model: Model, prompt: list[int], positions: int, room: int, threads: int | None = None
     ) -> Gate:

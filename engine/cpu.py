@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
+from engine.anatomy import StageProfile
 from engine.eager import check_prompt
 from engine.errors import UnpausedError
 from engine.kv_cache import KVCache
@@ -91,6 +92,18 @@ class PersistentCpuEngine:
             held = self.resident.shared.logits[: self.model.config.vocab]
             rows.append(torch.from_numpy(held.copy()))  # the next step overwrites it
         return torch.stack(rows)
+
+    def measure_stages(
+        self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams
+    ) -> StageProfile:
+        from engine.cpu_stages import Watcher
+        from kernels.cpu_exchange import ITEM_BITS
+
+        check_prompt(self.model, cache, token_ids)
+        self.prefill(cache, token_ids[:-1])  # in chunks, which have other stages
+        with Watcher(self.resident, ITEM_BITS) as watcher:
+            tokens = list(self.decode(cache, token_ids[-1:], params))
+        return watcher.profile(tokens)
 
     def close(self) -> None:
         """End the threads, in the middle of a reply too. Idempotent; under a second."""
