@@ -13,6 +13,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+import kernels.cpu_host  # noqa: F401 - before anything is compiled
+
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _WORD = ir.PointerType(_I64)
 

@@ -13,6 +13,8 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
+import kernels.cpu_host  # noqa: F401 - before anything is compiled
+
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F16, F32 = ir.HalfType(), ir.FloatType()
 BF16_BYTES, F32_BYTES = 2, 4

@@ -12,6 +12,8 @@ import math
 import numpy as np
 from numba import njit
 
+import kernels.cpu_host  # noqa: F401 - before anything is compiled
+
 # What an item of the LM head leaves behind, float64
 LOGIT_MAX, LOGIT_SUM, BEST, BEST_ID, SCORE_SUM = range(5)
 PARTIALS = 5
