@@ -32,7 +32,10 @@ class EndpointingConfig:
     pre_roll_ms: int = 400  # kept from before speech was noticed: soft first consonants
     post_roll_ms: int = 200  # kept after its end, for the same reason
     min_speech_ms: int = 250  # voiced; less is a cough or a click
-    stop_silence_ms: int = 500
+    pause_ms: int = 96  # three blocks: enough to begin work that may be thrown away
+    complete_silence_ms: int = 192  # six blocks: when what was said sounds finished
+    stop_silence_ms: int = 500  # when nobody has judged it
+    incomplete_silence_ms: int = 1000  # when it sounds as if more were to come
     max_utterance_s: float = 60.0  # bounds the buffer (4 MB); a longer monologue is cut here
 
 
@@ -44,22 +47,52 @@ class SpeechStarted:
 
 
 @dataclass(frozen=True, eq=False)
-class SpeechEnded:
-    """One utterance. Sample numbers count from the first block that was ever pushed.
+class SpeechPaused:
+    """A silence of `pause_ms`, which may be the end of the utterance or not.
 
-    `samples`: float32 [n] at 16 kHz with pre-roll and post-roll, the first being number
-    `start_sample`. `end_of_speech_sample`: the acoustic end, one past the last audible sample.
-    `silence_ms`: from there until this was known, which is the wait that endpointing costs.
+    `number` names the pause to `Endpointer.judge`; the rest is as in `SpeechEnded`. Either
+    `SpeechResumed` or `SpeechEnded` with the same number follows.
     """
 
+    number: int
     samples: np.ndarray
     start_sample: int
     end_of_speech_sample: int
     silence_ms: float
 
 
+@dataclass(frozen=True)
+class SpeechResumed:
+    """The pause was one within the utterance."""
+
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class SpeechEnded:
+    """One utterance. Sample numbers count from the first block that was ever pushed.
+
+    `samples`: float32 [n] at 16 kHz with pre-roll and post-roll, the first being number
+    `start_sample`. `end_of_speech_sample`: the acoustic end, one past the last audible sample.
+    `silence_ms`: from there until this was known, which is the wait that endpointing costs.
+    `pause` is the number of the pause that ended it, None where the longest utterance was cut.
+    """
+
+    samples: np.ndarray
+    start_sample: int
+    end_of_speech_sample: int
+    silence_ms: float
+    pause: int | None = None
+
+
+Event = SpeechStarted | SpeechPaused | SpeechResumed | SpeechEnded
+
+
 class Endpointer:
-    """Turns one microphone's blocks into utterances. Memory is bounded by `max_utterance_s`."""
+    """Turns one microphone's blocks into utterances. Memory is bounded by `max_utterance_s`.
+
+    How long a silence ends an utterance depends on what `judge` was told about the pause.
+    """
 
     def __init__(self, config: EndpointingConfig | None = None) -> None:
         self.config = config or EndpointingConfig()
@@ -69,13 +102,26 @@ class Endpointer:
         self._first_sample = self._speech_start = self._last_voiced = 0
         self._voiced_samples = 0
         self._was_voiced = self._announced = False
+        self._pauses = 0  # numbered since the start
+        self._paused = False  # the last of them is going on
+        self._complete: bool | None = None  # the judgement on it
 
     @property
     def active(self) -> bool:
         """Whether something that may be speech is being listened to."""
         return bool(self._blocks)
 
-    def push(self, probability: float, block: np.ndarray) -> list[SpeechStarted | SpeechEnded]:
+    @property
+    def announced(self) -> bool:
+        """Whether it is certainly speech: `SpeechStarted` has come and no end yet."""
+        return self._announced
+
+    @property
+    def received(self) -> int:
+        """Samples pushed so far."""
+        return self._received
+
+    def push(self, probability: float, block: np.ndarray) -> list[Event]:
         """Take the next `block` (float32 [n], any n) and what it made known."""
         self._received += len(block)
         voiced = probability >= (
@@ -91,7 +137,17 @@ class Endpointer:
         if voiced:
             self._voiced_samples += len(block)
             self._last_voiced = self._received
-        return [*self._started(), *self._ended()]
+        return [*self._started(), *self._pause_events(voiced), *self._ended()]
+
+    def judge(self, pause: int, complete: bool) -> list[Event]:
+        """Say whether what was said before pause number `pause` is complete.
+
+        A pause that is over is beyond judgement. The utterance may have ended by this.
+        """
+        if not self._paused or pause != self._pauses:
+            return []
+        self._complete = complete
+        return self._ended()
 
     def _begin(self, samples: int) -> None:
         self._blocks = list(self._before)
@@ -105,28 +161,45 @@ class Endpointer:
         self._announced = True
         return [SpeechStarted(self._speech_start)]
 
-    def _ended(self) -> list[SpeechEnded]:
+    def _pause_events(self, voiced: bool) -> list[Event]:
+        if self._paused and voiced:
+            self._paused = False
+            return [SpeechResumed(self._pauses)]
+        silence = self._received - self._last_voiced
+        if self._paused or not self._announced or silence < self.config.pause_ms * _PER_MS:
+            return []
+        self._paused, self._complete = True, None
+        self._pauses += 1
+        return [SpeechPaused(self._pauses, *self._utterance(np.concatenate(self._blocks)))]
+
+    def _ended(self) -> list[Event]:
         silence = self._received - self._last_voiced
         too_long = self._received - self._first_sample >= self.config.max_utterance_s * STT_RATE_HZ
-        if silence < self.config.stop_silence_ms * _PER_MS and not too_long:
+        if silence < self._patience_ms() * _PER_MS and not too_long:
             return []
         heard = np.concatenate(self._blocks)
-        events = [self._utterance(heard)] if self._announced else []
+        pause = self._pauses if self._paused else None
+        events: list[Event] = []
+        if self._announced:
+            events = [SpeechEnded(*self._utterance(heard), pause)]
         self._forget()
         if not too_long:  # else what was just delivered would be heard again
             self._keep_before(heard[-self.config.pre_roll_ms * _PER_MS :])
         return events
 
-    def _utterance(self, heard: np.ndarray) -> SpeechEnded:
+    def _patience_ms(self) -> int:
+        if self._complete is None:
+            return self.config.stop_silence_ms
+        if self._complete:
+            return self.config.complete_silence_ms
+        return self.config.incomplete_silence_ms
+
+    def _utterance(self, heard: np.ndarray) -> tuple[np.ndarray, int, int, float]:
+        """(samples, start_sample, end_of_speech_sample, silence_ms) of what was heard so far."""
         first = self._first_sample
         end = first + acoustic_end(heard, self._last_voiced - first)
         keep = end - first + self.config.post_roll_ms * _PER_MS
-        return SpeechEnded(
-            samples=heard[:keep],
-            start_sample=first,
-            end_of_speech_sample=end,
-            silence_ms=(self._received - end) / _PER_MS,
-        )
+        return heard[:keep], first, end, (self._received - end) / _PER_MS
 
     def _keep_before(self, block: np.ndarray) -> None:
         self._before.append(block)
@@ -137,7 +210,8 @@ class Endpointer:
     def _forget(self) -> None:
         self._blocks = []
         self._voiced_samples = 0
-        self._was_voiced = self._announced = False
+        self._was_voiced = self._announced = self._paused = False
+        self._complete = None
 
 
 def acoustic_end(samples: np.ndarray, detected_end: int) -> int:

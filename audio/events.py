@@ -38,6 +38,13 @@ class Delta:
     token: Token | None
 
 
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """A clause or sentence is complete and goes to the synthesiser."""
+
+    text: str
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Speech:
     """The voice for `text`, a clause or sentence. `pcm`: int16 [n], mono, at `rate_hz`."""
@@ -67,4 +74,4 @@ class TurnFailed:
     message: str
 
 
-Event: TypeAlias = Transcribed | Delta | Speech | TurnDone | TurnFailed
+Event: TypeAlias = Transcribed | Delta | Clause | Speech | TurnDone | TurnFailed

@@ -6,8 +6,11 @@ little-endian PCM16.
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import soundfile
@@ -86,11 +89,22 @@ def read_audio(path: Path | str) -> np.ndarray:
 
 def write_wav(path: Path | str, pcm16: np.ndarray, rate_hz: int) -> None:
     """Write int16 [n] as a mono WAV; under `path` there is all of it or what was there before."""
-    path = Path(path)
+    with _whole_file(Path(path)) as file:
+        soundfile.write(file, pcm16, rate_hz, format="WAV", subtype="PCM_16")
+
+
+def write_bytes(path: Path | str, content: bytes) -> None:
+    """Write `content`; under `path` there is all of it or what was there before."""
+    with _whole_file(Path(path)) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def _whole_file(path: Path) -> Iterator[BinaryIO]:
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with partial.open("xb") as file:
-            soundfile.write(file, pcm16, rate_hz, format="WAV", subtype="PCM_16")
+            yield file
         partial.replace(path)
     except (soundfile.SoundFileError, OSError) as error:
         raise UnpausedError(f"cannot write {path}: {_reason(error)}") from error

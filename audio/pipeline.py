@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from audio.events import (
+    Clause,
     Delta,
     Event,
     Finish,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from engine.sampling import SamplingParams
 
 __all__ = [
+    "Clause",
     "Delta",
     "Event",
     "Finish",
@@ -63,13 +65,21 @@ class VoicePipeline:
         engine: DecodeEngine,
         params: SamplingParams,
         speak: bool = True,
+        joins: bool = True,
     ) -> Turn:
-        """Answer typed `text`, aloud if `speak`. Stages: prefill, first_clause, synthesis."""
+        """Answer `text`, aloud if `speak`. Stages: prefill, first_clause, synthesis.
+
+        With `joins` False the conversation does not know of it before `Turn.join`.
+        """
         return Turn(
-            lambda heard: conversation.reply(engine, heard, params),
+            lambda heard: conversation.reply(engine, heard, params, joins=joins),
             self._synthesizer if speak else None,
             text=text,
         )
+
+    def transcribe(self, samples: np.ndarray) -> str:
+        """What was said in float32 [n] at 16 kHz; "" when nothing was."""
+        return self._transcriber.transcribe(samples).text.strip()
 
     def voice_turn(
         self,

@@ -8,7 +8,17 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from audio.events import Delta, Event, Finish, Speech, Stage, Transcribed, TurnDone, TurnFailed
+from audio.events import (
+    Clause,
+    Delta,
+    Event,
+    Finish,
+    Speech,
+    Stage,
+    Transcribed,
+    TurnDone,
+    TurnFailed,
+)
 from audio.mailbox import Mailbox
 from audio.sentences import ClauseChunker
 from audio.tts import Cancel, lower_thread_priority
@@ -67,6 +77,14 @@ class Turn:
         reply = self._reply
         if reply is not None:
             reply.stop()
+
+    def join(self) -> None:
+        """Let the conversation go on from this turn, which was begun not to join it by itself.
+
+        To be called at most once, when the iteration is over and before the next reply begins.
+        """
+        if self._reply is not None and self._failure is None:
+            self._reply.join()
 
     def metrics(self) -> ReplyMetrics | None:
         """What the reply has cost so far; None before it began."""
@@ -176,6 +194,7 @@ class Turn:
     def _hand_over(self, clauses: list[str]) -> None:
         for clause in clauses:
             self._mark("first_clause")
+            self._events.put(Clause(clause))
             self._clauses.put(clause)
 
     def _speak(self) -> None:

@@ -82,7 +82,9 @@ class FakeConversation:
     said: list[str] = field(default_factory=list)
     replies: list[FakeReply] = field(default_factory=list)
 
-    def reply(self, engine: object, user_text: str, params: SamplingParams) -> FakeReply:
+    def reply(
+        self, engine: object, user_text: str, params: SamplingParams, joins: bool = True
+    ) -> FakeReply:
         if self.refusal is not None:
             raise self.refusal
         self.replies.append(FakeReply(self, user_text))

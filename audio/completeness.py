@@ -1,0 +1,99 @@
+"""What the words of an utterance say about it: finished or not, and meant for a reply or not.
+
+Pure functions of text. They are the fallback where no model judges the sound of a pause, and they
+tell an interruption from a listener's "mm-hm".
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import SequenceMatcher
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
+_FINAL = (".", "!", "?", "。", "！", "？")  # noqa: RUF001
+_CLOSING = "\"'\u201d\u2019\u00bb)]"
+# After these, more is to come, whatever mark the transcriber put there.
+_FILLERS = _set("um uh umm uhm er erm uhh hmm hm")
+_LEANING = _set(
+    "a an the and or but so because if to of in on at by for from with into about like as than "
+    "that which who my your his her our their this these those is are was were be i i'd i'm i'll "
+    "we we'd you you'd would could should can will please let's"
+)
+# What listeners say while they go on listening; never "no", "stop", "wait" or "what".
+_BACK_CHANNEL = _set(
+    "mm mmm mm-hm mm-hmm mmhm mmhmm mhm uh-huh uhhuh huh hmm hm ah oh ooh aha yeah yep yup yes ok "
+    "okay right sure cool nice great wow really exactly totally true indeed"
+)
+_BACK_CHANNEL_PHRASES = ("i see", "got it", "of course", "oh really", "makes sense", "go on")
+_BACK_CHANNEL_MAX_WORDS = 3
+_STOP_COMMANDS = _set("stop quiet enough silence wait shush")
+_STOP_PHRASES = (
+    "stop it", "stop that", "stop talking", "stop speaking", "be quiet", "shut up", "hold on",
+    "that's enough", "thats enough", "never mind", "nevermind", "one moment", "just a moment",
+)  # fmt: skip
+_POLITE = _set("please ok okay no hey just now thanks")
+_ECHO_MIN_WORDS = 3
+_ECHO_SHARE = 0.6
+
+
+def words(text: str) -> list[str]:
+    """The words of `text`, in lower case, without punctuation."""
+    return _WORD.findall(text.lower().replace("\u2019", "'"))
+
+
+def looks_complete(text: str) -> bool:
+    """Whether a transcript reads as a finished utterance.
+
+    Whisper ends what sounds finished with a full stop or a question mark, and what breaks off
+    with three dots, a comma or nothing.
+    """
+    bare = text.rstrip().rstrip(_CLOSING)
+    if trails_off(text):
+        return False
+    return bare.endswith(_FINAL)
+
+
+def trails_off(text: str) -> bool:
+    """Whether the speaker stopped in the middle for certain: at "um", "and", "the" or "..."."""
+    bare = text.rstrip().rstrip(_CLOSING)
+    spoken = words(text)
+    if not spoken:
+        return False
+    if bare.endswith(("...", "…", ",", "-", "—")) or spoken[-1] in _FILLERS:
+        return True
+    # "What is that?" ends with a leaning word and is complete; "I want the." is not.
+    return spoken[-1] in _LEANING and not bare.endswith(("?", "？", "!"))  # noqa: RUF001
+
+
+def is_back_channel(text: str) -> bool:
+    """Whether `text` only says "I am listening"."""
+    spoken = words(text)
+    if not spoken or len(spoken) > _BACK_CHANNEL_MAX_WORDS:
+        return False
+    return " ".join(spoken) in _BACK_CHANNEL_PHRASES or all(w in _BACK_CHANNEL for w in spoken)
+
+
+def is_stop(text: str) -> bool:
+    """Whether `text` asks for silence and for nothing else: "Stop", "please be quiet"."""
+    spoken = [word for word in words(text) if word not in _POLITE]
+    return bool(spoken) and (
+        " ".join(spoken) in _STOP_PHRASES or all(word in _STOP_COMMANDS for word in spoken)
+    )
+
+
+def is_echo(text: str, spoken: str) -> bool:
+    """Whether `text` is what a loudspeaker has just said (`spoken`), heard by the microphone.
+
+    Judged by the share of its words that stand in `spoken` in the same order; one or two words
+    prove nothing.
+    """
+    heard = words(text)
+    if len(heard) < _ECHO_MIN_WORDS:
+        return False
+    blocks = SequenceMatcher(None, heard, words(spoken), autojunk=False).get_matching_blocks()
+    return sum(block.size for block in blocks) >= _ECHO_SHARE * len(heard)
