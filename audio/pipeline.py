@@ -53,6 +53,11 @@ class VoicePipeline:
     def __init__(self, transcriber: Transcriber, synthesizer: Synthesizer) -> None:
         self._transcriber, self._synthesizer = transcriber, synthesizer
 
+    @property
+    def synthesizer(self) -> Synthesizer:
+        """The voice, for text that is no reply."""
+        return self._synthesizer
+
     def warm(self) -> None:
         """Run both models once: first runs take longer, and the first turn should not."""
         self._transcriber.warm()
