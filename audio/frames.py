@@ -117,8 +117,10 @@ def _check_file(path: Path) -> None:
         raise UnpausedError(f"no such file: {path}")
     if path.is_dir():
         raise UnpausedError(f"{path} is a folder: name an audio file")
+    if not path.is_file():  # a pipe's reader may wait for ever, and headers are read twice
+        raise UnpausedError(f"{path} is no regular file: save the recording to one and name that")
     try:
-        if path.is_file() and path.stat().st_size == 0:
+        if path.stat().st_size == 0:
             raise UnpausedError(f"{path} is empty (0 bytes)")
         missing = missing_bytes(path)
     except OSError as error:

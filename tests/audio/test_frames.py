@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -94,6 +95,13 @@ def refusal(path: Path) -> str:
 def test_missing_and_folder(tmp_path: Path) -> None:
     assert "no such file" in refusal(tmp_path / "none.wav")
     assert "folder" in refusal(tmp_path)
+
+
+def test_a_pipe_is_refused_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "recording.wav"
+    os.mkfifo(path)
+    with pytest.raises(UnpausedError, match="no regular file"):
+        read_audio(path)
 
 
 def test_empty_file(tmp_path: Path) -> None:
