@@ -37,6 +37,8 @@ _STOP_PHRASES = (
     "that's enough", "thats enough", "never mind", "nevermind", "one moment", "just a moment",
 )  # fmt: skip
 _POLITE = _set("please ok okay no hey just now thanks")
+_SOUNDS_COMPLETE = 0.5  # as Smart Turn itself decides
+_WAVERS = 0.15  # finished sentences of synthetic voices measured 0.23 and more, "Because" 0.01
 _ECHO_MIN_WORDS = 3
 _ECHO_SHARE = 0.6
 
@@ -56,6 +58,22 @@ def looks_complete(text: str) -> bool:
     if trails_off(text):
         return False
     return bare.endswith(_FINAL)
+
+
+def is_complete(text: str, sound: float | None) -> bool:
+    """Whether the speaker has finished, by the transcript and by the probability that a model
+    gives to the sound (None without one).
+
+    A "to." or "um" at the end outweighs the sound; a full sentence helps it where it wavers. What
+    has no words waits for nothing.
+    """
+    if not words(text):
+        return True
+    if trails_off(text):
+        return False
+    if sound is None:
+        return looks_complete(text)
+    return sound >= _SOUNDS_COMPLETE or (sound >= _WAVERS and looks_complete(text))
 
 
 def trails_off(text: str) -> bool:

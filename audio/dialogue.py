@@ -27,10 +27,9 @@ from audio.announcer import Announcer
 from audio.barge_in import BargeIn, BargeInConfig
 from audio.completeness import (
     is_back_channel,
+    is_complete,
     is_echo,
     is_stop,
-    looks_complete,
-    trails_off,
     words,
 )
 from audio.dialogue_events import Event, Heard, Ignored, SpeechBegan, SpeechOver, Trouble, Why
@@ -48,7 +47,6 @@ logger = logging.getLogger(__name__)
 
 _ECHO_S = 8.0  # of speech that may still come back from the room
 _ECHO_TAIL_S = 0.5  # after the last sound
-_COMPLETE = 0.5  # probability, from the judge
 _NOT_HEARD = "No speech was heard. Hold the button while you speak."
 
 
@@ -308,7 +306,8 @@ class Dialogue:
         self._trial = self._round(event.samples, start, end)
         self._trial.pause = pause
         if pause is not None and self._judge is not None:
-            self._runner.run(partial(self._judging, event.samples), partial(self._judged, pause))
+            judged = partial(self._judged, self._trial)
+            self._runner.run(partial(self._judging, event.samples), judged)
         self._hear_out(self._trial)
 
     def _end_utterance(self, event: endpointing.SpeechEnded) -> None:
@@ -358,13 +357,14 @@ class Dialogue:
                     round_.text, round_.failure = "", str(result)
                 else:
                     self._weigh(round_, result)
-                self._judge_by_text(round_)
+                self._consider(round_)
                 self._go_on(round_)
         self._announcer.deliver()
 
     def _weigh(self, round_: Round, text: str) -> None:
         """Take what was said for a turn, or for nothing."""
-        round_.text, round_.why_ignored = text, self._why_ignored(text, round_)
+        round_.said = round_.text = text
+        round_.why_ignored = self._why_ignored(text, round_)
         if round_.why_ignored == "stop":
             self._replies.stop()
             self._carried = ""
@@ -396,7 +396,7 @@ class Dialogue:
 
     def _go_on(self, round_: Round) -> None:
         """Once the utterance is over and its text is known, the round counts or does not."""
-        if not round_.confirmed or round_.text is None or round_.begun:
+        if not round_.confirmed or round_.text is None or round_.begun or round_.dropped:
             return
         if round_.why_ignored is None or round_.pressed:
             self._carried = ""
@@ -416,29 +416,27 @@ class Dialogue:
 
     # Is the utterance complete?
 
-    def _judging(self, samples: np.ndarray) -> Iterator[bool | None]:
+    def _judging(self, samples: np.ndarray) -> Iterator[float | None]:
         assert self._judge is not None
         try:
-            yield self._judge(samples) >= _COMPLETE
+            yield self._judge(samples)
         except Exception:
             logger.exception("judging a pause failed")
             yield None
 
-    def _judged(self, pause: int, complete: bool | None) -> None:
+    def _judged(self, round_: Round, complete: float | None) -> None:
         with self._lock:
-            if complete is not None:
-                self._tell(pause, complete)
+            round_.judged, round_.sounds_complete = True, complete
+            self._consider(round_)
         self._announcer.deliver()
 
-    def _judge_by_text(self, round_: Round) -> None:
-        if round_.pause is None or round_ is not self._trial:
+    def _consider(self, round_: Round) -> None:
+        """Tell the endpointer once everything is known. Earlier would gain nothing: a reply needs
+        the text, too.
+        """
+        known = round_.text is not None and (round_.judged or self._judge is None)
+        if not known or round_ is not self._trial or round_.pause is None:
             return
-        text = round_.text or ""
-        if self._judge is None:
-            self._tell(round_.pause, not words(text) or looks_complete(text))
-        elif trails_off(text):
-            self._tell(round_.pause, False)
-
-    def _tell(self, pause: int, complete: bool) -> None:
-        for event in self._endpointer.judge(pause, complete):
+        complete = is_complete(round_.said, round_.sounds_complete)
+        for event in self._endpointer.judge(round_.pause, complete):
             self._on(event)

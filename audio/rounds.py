@@ -77,7 +77,10 @@ class Round:
     start_sample: int = 0  # of the microphone
     pause: int | None = None  # the pause it began at
     pressed: bool = False  # by push-to-talk
-    text: str | None = None  # None until it is known
+    said: str = ""  # in `samples`
+    text: str | None = None  # to be answered; None until it is known
+    judged: bool = False  # by the sound, as complete with this probability:
+    sounds_complete: float | None = None
     why_ignored: Why | None = None
     turn: Turn | None = None
     parts: Parts | None = None

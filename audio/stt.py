@@ -24,6 +24,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import ctranslate2
 import numpy as np
@@ -35,6 +36,9 @@ from audio.frames import STT_RATE_HZ
 from audio.vad import BLOCK, StreamingVad
 from engine.errors import UnpausedError
 
+Device = Literal["auto", "cpu", "cuda"]
+
+_COMPUTE = {"cpu": "int8", "cuda": "float16"}
 _MODEL_FILES = ("model.bin", "config.json", "tokenizer.json")
 _FULL_WINDOW_S = 30.0
 _MIN_WINDOW_S = 10.0
@@ -87,20 +91,56 @@ class _Decoded:
 
 
 class Transcriber:
-    """One Whisper model (a folder in CTranslate2's format) on the CPU, safe to share by threads.
+    """One Whisper model (a folder in CTranslate2's format), safe to share by threads.
 
-    `threads` are CTranslate2's own. `language` matters to multilingual models only. Raises
-    `UnpausedError` when the folder does not hold a model.
+    `device` is "cpu", "cuda" or "auto": a GPU where CTranslate2 finds one. `threads` are
+    CTranslate2's own, for the CPU. `language` is a code such as "de"; None follows the model: an
+    English one hears English, a multilingual one tells the language of every utterance. Raises
+    `UnpausedError` when the folder does not hold a model, or not one of that language.
     """
 
-    def __init__(self, model_dir: Path | str, threads: int = 2, language: str = "en") -> None:
-        self._whisper = _load(Path(model_dir), threads)
-        multilingual = self._whisper.model.is_multilingual
-        self._tokenizer = Tokenizer(
-            self._whisper.hf_tokenizer, multilingual, task="transcribe", language=language
+    def __init__(
+        self,
+        model_dir: Path | str,
+        threads: int = 2,
+        language: str | None = None,
+        device: Device = "auto",
+    ) -> None:
+        self.device = pick_device(device)
+        self._whisper = _load(Path(model_dir), threads, self.device)
+        self.multilingual = bool(self._whisper.model.is_multilingual)
+        self.language = self._check_language(language)
+        self._speeches = {code: self._speech(code) for code in filter(None, [self.language])}
+        self._suppressed = get_suppressed_tokens(self._speech(self.language or "en")[0], [-1])
+
+    def _check_language(self, language: str | None) -> str | None:
+        if not self.multilingual:
+            if language not in (None, "en"):
+                raise UnpausedError(
+                    f"this speech model knows English only, not {language!r}: choose a "
+                    "multilingual one, as with --stt whisper-base"
+                )
+            return "en"
+        known = self._whisper.supported_languages
+        if language is not None and language not in known:
+            raise UnpausedError(f"unknown language {language!r}; known: {', '.join(known)}")
+        return language
+
+    def _speech(self, language: str) -> tuple[Tokenizer, list[int]]:
+        """The tokenizer and the prompt of one language."""
+        tokenizer = Tokenizer(
+            self._whisper.hf_tokenizer, self.multilingual, task="transcribe", language=language
         )
-        self._prompt = self._whisper.get_prompt(self._tokenizer, [], without_timestamps=True)
-        self._suppressed = get_suppressed_tokens(self._tokenizer, [-1])
+        return tokenizer, self._whisper.get_prompt(tokenizer, [], without_timestamps=True)
+
+    def _speech_of(self, encoded: ctranslate2.StorageView) -> tuple[Tokenizer, list[int]]:
+        language = self.language
+        if language is None:
+            ((token, _), *_) = self._whisper.model.detect_language(encoded)[0]
+            language = token.strip("<|>")
+        if language not in self._speeches:
+            self._speeches[language] = self._speech(language)
+        return self._speeches[language]
 
     def warm(self) -> None:
         """Run once on silence: the first run of a model takes twice as long as the next."""
@@ -134,9 +174,11 @@ class Transcriber:
     def _decode(self, samples: np.ndarray, window_s: float) -> _Decoded:
         limit = int(_TOKENS_EXTRA + _TOKENS_PER_S * len(samples) / STT_RATE_HZ)
         limit = min(limit, self._whisper.max_length // 2)
+        encoded = self._encode(samples, window_s)
+        tokenizer, prompt = self._speech_of(encoded)
         result = self._whisper.model.generate(
-            self._encode(samples, window_s),
-            [self._prompt],
+            encoded,
+            [prompt],
             beam_size=1,
             max_length=2 * limit,  # CTranslate2 keeps half of it for the prompt
             return_scores=True,
@@ -146,7 +188,7 @@ class Transcriber:
         )[0]
         ids = result.sequences_ids[0]
         return _Decoded(
-            text=self._tokenizer.decode(ids).strip(),
+            text=tokenizer.decode(ids).strip(),
             no_speech_prob=result.no_speech_prob,
             # The score is the mean over the tokens without the end marker, whose own part in the
             # sum makes the mean over all of them.
@@ -166,7 +208,18 @@ class Transcriber:
         return self._whisper.model.encode(ctranslate2.StorageView.from_array(features))
 
 
-def _load(model_dir: Path, threads: int) -> WhisperModel:
+def pick_device(device: Device) -> Literal["cpu", "cuda"]:
+    """Where to transcribe. Raises `UnpausedError` when a GPU is asked for and there is none."""
+    if device == "cpu":
+        return "cpu"
+    if ctranslate2.get_cuda_device_count() > 0:
+        return "cuda"
+    if device == "cuda":
+        raise UnpausedError("speech to text finds no CUDA GPU here: leave the device to itself")
+    return "cpu"
+
+
+def _load(model_dir: Path, threads: int, device: Literal["cpu", "cuda"]) -> WhisperModel:
     if threads < 1:
         raise UnpausedError(f"speech to text needs 1 thread or more; got {threads}")
     # Checked here, for where one is missing faster-whisper asks a model hub.
@@ -177,7 +230,11 @@ def _load(model_dir: Path, threads: int) -> WhisperModel:
         )
     try:
         return WhisperModel(
-            str(model_dir), device="cpu", compute_type="int8", cpu_threads=threads, num_workers=1
+            str(model_dir),
+            device=device,
+            compute_type=_COMPUTE[device],
+            cpu_threads=threads,
+            num_workers=1,
         )
     except Exception as error:  # CTranslate2 and tokenizers raise what they like on a bad file
         reason = " ".join(str(error).split())

@@ -36,7 +36,7 @@ ORDER = (
 )
 _OPTIONAL = {"queue", "held"}
 _NOTICEABLE_S = 0.001
-_WINDOW_BLOCKS = 160  # about 5 s
+_WINDOW_BLOCKS = 48  # about 1.5 s: what was lost on the way is forgotten after that
 
 
 @dataclass(slots=True)

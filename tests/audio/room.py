@@ -65,7 +65,8 @@ class VirtualRunner:
 
     def run(self, work: Callable[[], Iterable[T]], deliver: Callable[[T], None]) -> None:
         for at_s, result in self._timed(list(work())):
-            heapq.heappush(self._due, (at_s, next(self._order), partial(deliver, result)))
+            call: Callable[[], None] = partial(deliver, result)
+            heapq.heappush(self._due, (at_s, next(self._order), call))
 
     def deliver_due(self) -> None:
         while self._due and self._due[0][0] <= self._clock() + 1e-9:
@@ -81,7 +82,7 @@ class VirtualRunner:
         for result in results:
             if isinstance(result, str | Exception):
                 decode = at_s = decode + costs.transcribe / 1000
-            elif isinstance(result, bool) or result is None:
+            elif isinstance(result, float) or result is None:
                 at_s = decode + costs.judge / 1000
             elif isinstance(result, Delta):
                 decode = at_s = decode + (costs.prefill if first else costs.token) / 1000
