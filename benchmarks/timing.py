@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from engine.base import DecodeEngine
+from engine.errors import UnpausedError
 from engine.kv_cache import KVCache
 from engine.sampling import SamplingParams
 
@@ -72,18 +74,34 @@ def timed(engine: DecodeEngine, cache: KVCache, token_id: int, params: SamplingP
     return Reply([t.id for t in tokens], np.diff(times) / 1e6, run.launches / len(tokens))
 
 
-def in_turn(
-    sides: Sequence[Side], params: SamplingParams, rounds: int, warm: bool = True
-) -> dict[str, list[Reply]]:
+class SideFailed(Exception):
+    """One side could not finish; the others are not to blame."""
+
+    def __init__(self, side: str, error: Exception) -> None:
+        super().__init__(f"{side}: {error}")
+        self.side, self.error = side, error
+
+
+@contextmanager
+def blaming(side: Side) -> Iterator[None]:
+    """Name the side whose work failed. PyTorch and Triton report faults as `RuntimeError`."""
+    try:
+        yield
+    except (UnpausedError, RuntimeError) as error:
+        raise SideFailed(side.name, error) from error
+
+
+def in_turn(sides: Sequence[Side], params: SamplingParams, rounds: int) -> dict[str, list[Reply]]:
     """Every side's replies, one each a round, after a short reply that is not counted."""
     replies: dict[str, list[Reply]] = {side.name: [] for side in sides}
-    if warm:
-        for side in sides:
+    for side in sides:
+        with blaming(side):
             side.reply(short(params))
     for _ in range(rounds):
         for side in sides:
             time.sleep(_COOL_DOWN_S)
-            replies[side.name].append(side.reply(params))
+            with blaming(side):
+                replies[side.name].append(side.reply(params))
     return replies
 
 
@@ -92,7 +110,8 @@ def first_tokens(sides: Sequence[Side], rounds: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {side.name: [] for side in sides}
     for number in range(rounds + 1):
         for side in sides:
-            ttft_ms = side.first_token_ms()
+            with blaming(side):
+                ttft_ms = side.first_token_ms()
             if number:
                 found[side.name].append(ttft_ms)
     return found
@@ -152,12 +171,3 @@ def figures(
 def rounded(value: float | None, digits: int = 3) -> float | None:
     """`value` rounded, None left alone."""
     return None if value is None else round(value, digits)
-
-
-def read_bytes(engine: DecodeEngine, positions: float) -> float:
-    """Weights once, and keys and values of `positions`: what one token must read."""
-    return engine.weight_bytes_per_token + positions * engine.model.new_cache(1).bytes_per_position
-
-
-Progress = Callable[[str], None]
-Figures = Mapping[str, Any]

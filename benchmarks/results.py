@@ -1,0 +1,101 @@
+"""Results as files: written whole or not at all, marked partial until they are complete.
+
+A file holds one run: the machine, the settings, and an entry for each model. `load_results` hands
+out entries, each with its run's machine and settings, so that nobody else needs to know files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from engine.errors import UnpausedError
+
+RESULTS = Path(__file__).with_name("results")
+LOCAL = Path("bench.json")  # where `app.py bench` writes unless told otherwise
+KIND = "bench"
+Entry = dict[str, Any]
+
+
+class Report:
+    """A results file under way. Saved after every step, so that an interruption loses little."""
+
+    def __init__(self, path: Path, machine: dict[str, Any], settings: dict[str, Any]) -> None:
+        """Raises `UnpausedError` when `path` cannot be written, before anything is measured."""
+        self.path = path
+        self.content: dict[str, Any] = {
+            "benchmark": KIND,
+            "partial": True,
+            "machine": machine,
+            "settings": settings,
+            "models": [],
+        }
+        check_writable(path)
+
+    def begin(self, entry: Entry) -> None:
+        """Add a model's entry, to be filled in place."""
+        entry["complete"] = False
+        self.content["models"].append(entry)
+
+    def save(self) -> None:
+        """Write the file anew."""
+        write_json(self.path, self.content)
+
+    def finish(self) -> None:
+        """Everything asked for was measured."""
+        self.content["partial"] = False
+        self.save()
+
+
+def check_writable(path: Path) -> None:
+    """Raise `UnpausedError` unless a file can be put at `path`."""
+    folder = path.absolute().parent
+    if path.exists() and not path.is_file():
+        raise UnpausedError(f"{path} is not a file: name one to write the results to")
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UnpausedError(f"{folder} is no folder that can be written to: choose another path")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replace `path` in one step."""
+    half = path.with_name(path.name + ".part")
+    try:
+        half.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        half.replace(path)
+    except OSError as error:
+        raise UnpausedError(f"{path} cannot be written ({error.strerror or error})") from error
+
+
+def load_results(folder: Path = RESULTS) -> list[Entry]:
+    """Entries of every `bench*.json` in `folder`, newest first, largest model first in a run.
+
+    An entry is what the bench measured of one model, with "machine", "settings", "partial" and
+    "source" (the file's name) added. Raises `UnpausedError` naming a file that is no result.
+    """
+    entries = [entry for path in sorted(folder.glob("bench*.json")) for entry in load_file(path)]
+    return sorted(entries, key=lambda entry: entry["machine"]["date"], reverse=True)
+
+
+def load_file(path: Path) -> list[Entry]:
+    """The entries of one file; see `load_results`."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        return list(_entries(content, path.name))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UnpausedError(f"{path} is not a result of the benchmark ({error!r})") from error
+
+
+def _entries(content: dict[str, Any], source: str) -> Iterator[Entry]:
+    if content["benchmark"] != KIND:
+        raise ValueError(f"it was written by {content['benchmark']}")
+    for model in content["models"]:
+        yield {
+            **model,
+            "machine": content["machine"],
+            "settings": content["settings"],
+            "partial": not model["complete"],
+            "source": source,
+        }
