@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from benchmarks.anatomy_parts import PARTS, anatomy_parts
 from benchmarks.hardware import Hardware, load_hardware
@@ -23,10 +24,12 @@ Canvas = Figure | SubFigure
 SUFFIXES = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours, told apart by people who see fewer of them.
 _PART_COLOURS = dict(zip(PARTS, (
-    "#0072B2", "#56B4E9", "#999999", "#F0E442", "#E69F00", "#D55E00", "#CCCCCC",
+    "#0072B2", "#56B4E9", "#999999", "#009E73", "#E69F00", "#D55E00", "#CCCCCC",
 ), strict=True))  # fmt: skip
 _LINES = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS = "osD^vP*"
+_FEW_DECADES = 1e4
+_REFERENCE_COLOUR = "#AA3377"
 _STATUS_COLOURS = {"claimed": "#999999", "measured": "#0072B2"}
 
 
@@ -128,8 +131,12 @@ def _growth(canvas: Canvas, entry: Entry) -> None:
             [point["tpot_p50_ms"] for point in points],
             label=name, color=_LINES[number % len(_LINES)], marker=_MARKERS[number % 7],
         )  # fmt: skip
-    _logarithmic(by_context, "tokens of context", "TPOT p50 [ms]")
-    if grown.get("context"):
+    contexts = {
+        point["context"] for points in grown.get("context", {}).values() for point in points
+    }
+    _logarithmic(by_context, "x", "tokens of context", sorted(contexts))
+    _logarithmic(by_context, "y", "TPOT p50 [ms]")
+    if contexts:
         by_context.legend(fontsize=9, frameon=False)
     for row, (name, kinds) in enumerate(reversed(grown.get("sampling", {}).items())):
         for offset, kind, colour in ((0.2, "greedy", "#0072B2"), (-0.2, "sampled", "#E69F00")):
@@ -149,36 +156,46 @@ def _growth(canvas: Canvas, entry: Entry) -> None:
 
 def _hardware(canvas: Canvas, entry: Entry, hardware: Hardware) -> None:
     """Bounds as bars, measured engines as points on this device's own bar."""
-    weights = entry["weight_bytes"]
+    read = least_read(entry)
     canvas.suptitle(f"Batch-1 bound of {entry['model']} by memory bandwidth", fontsize=11)
     axes = canvas.subplots(1, 1)
-    bounds = [
-        (f"{part.name} ({part.status})", part.tokens_per_s(weights), part.status)
-        for part in hardware.parts
-        if part.fits(weights)
-    ]
     here = f"{entry['machine']['device']} (measured ceiling)"
-    bounds.append((here, entry["read_ceiling_bytes_per_s"] / weights, "measured"))
+    bounds = [
+        (f"{part.name} ({part.status})", part.tokens_per_s(read), part.status)
+        for part in hardware.parts
+        if part.fits(read)
+    ]
+    bounds.append((here, entry["read_ceiling_bytes_per_s"] / read, "measured"))
     bounds.sort(key=lambda bound: bound[1])
-    for row, (_, rate, status) in enumerate(bounds):
+    for row, (name, rate, status) in enumerate(bounds):
         axes.barh(row, rate, color=_STATUS_COLOURS[status], height=0.6)
         axes.text(rate, row, f" {rate:,.0f}", va="center", fontsize=8)
-    row = next(row for row, bound in enumerate(bounds) if bound[0] == here)
+        if name == here:
+            _measured_points(axes, entry, row)
+    for reference in hardware.references:
+        axes.axvline(reference.tokens_per_s, color=_REFERENCE_COLOUR, linestyle=":", zorder=3)
+        axes.text(reference.tokens_per_s, len(bounds) - 0.55, f"{reference.tokens_per_s:,.0f}",
+                  ha="center", va="bottom", fontsize=8, color=_REFERENCE_COLOUR)  # fmt: skip
+    axes.set_yticks(range(len(bounds)), [name for name, _, _ in bounds])
+    axes.margins(y=0.08)
+    _logarithmic(axes, "x", f"tokens/s; bound = bandwidth / {read / 1e6:,.0f} MB read a token")
+    axes.plot([], [], color=_REFERENCE_COLOUR, linestyle=":",
+              label="GLM5-FP8 as published: another model, not comparable")  # fmt: skip
+    canvas.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+
+
+def _measured_points(axes: Axes, entry: Entry, row: int) -> None:
     for number, (name, figures) in enumerate(entry.get("engines", {}).items()):
         axes.plot(
             figures["tokens_per_s"], row, _MARKERS[number % 7], label=f"{name}, measured",
             color=_LINES[number % len(_LINES)], markeredgecolor="white", zorder=4,
         )  # fmt: skip
-    for reference in hardware.references:
-        axes.axvline(reference.tokens_per_s, color="#CC79A7", linestyle=":", zorder=3)
-        axes.text(reference.tokens_per_s, len(bounds) - 0.4, f"{reference.tokens_per_s:,.0f}",
-                  rotation=90, ha="center", va="bottom", fontsize=8, color="#CC79A7")  # fmt: skip
-    axes.set_yticks(range(len(bounds)), [name for name, _, _ in bounds])
-    _logarithmic(axes, f"tokens/s; bound = bandwidth / {weights / 1e6:,.0f} MB of weights", "")
-    axes.set_yscale("linear")
-    axes.margins(x=0.2)
-    axes.plot([], [], color="#CC79A7", linestyle=":", label="GLM5-FP8 as published (see the list)")
-    canvas.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+
+
+def least_read(entry: Entry) -> int:
+    """Weight bytes a token of the measured engine that needs the fewest: its format's, not ours."""
+    read = [f["weight_bytes_per_token"] for f in entry["engines"].values() if "floor_us" in f]
+    return min(read, default=entry["weight_bytes"])
 
 
 def _sizes(canvas: Canvas, entries: Sequence[Entry]) -> None:
@@ -197,16 +214,28 @@ def _sizes(canvas: Canvas, entries: Sequence[Entry]) -> None:
               color="#999999", linestyle="--", label="weights at the read ceiling")  # fmt: skip
     canvas.suptitle(f"Time per token against model size, {entries[0]['machine']['device']}",
                     fontsize=11)  # fmt: skip
-    _logarithmic(axes, "weights read a token [GB]", f"TPOT p50 [ms] ({_counted(entries[0])})")
+    _logarithmic(axes, "x", "weights read a token [GB]", [size / 1e9 for size in sizes])
+    _logarithmic(axes, "y", f"TPOT p50 [ms] ({_counted(entries[0])})")
     axes.legend(fontsize=9, frameon=False)
 
 
-def _logarithmic(axes: Axes, x: str, y: str) -> None:
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.grid(True, axis="both", which="major", alpha=0.3)
+def _logarithmic(
+    axes: Axes, which: Literal["x", "y"], label: str, ticks: Sequence[float] = ()
+) -> None:
+    """Make an axis logarithmic with plain numbers, at `ticks` if there are any."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    axis.set_label_text(label)
+    if ticks:
+        axis.set_major_locator(FixedLocator(list(ticks)))
+        axis.set_minor_locator(NullLocator())
+    else:
+        low, high = axis.get_view_interval()
+        subs = (1.0, 2.0, 5.0) if high / low < _FEW_DECADES else (1.0,)
+        axis.set_major_locator(LogLocator(subs=subs, numticks=15))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.7g}"))
+    axis.set_minor_formatter(NullFormatter())
+    axis.grid(True, which="major", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 
 
