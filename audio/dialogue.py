@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -76,6 +77,7 @@ class Dialogue:
     `transcribe` takes float32 [n] at 16 kHz. `judge` gives the probability that an utterance, also
     float32 [n], is complete; without one the transcript's punctuation decides. `listener` gets the
     events of `audio.dialogue_events`, in order, from any thread, and must not block for long.
+    Generations are drawn from `numbers`, which may be shared.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Dialogue:
         config: DialogueConfig | None = None,
         runner: Runner | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        numbers: Iterator[int] | None = None,
     ) -> None:
         self.config = config or DialogueConfig()
         self.speak = True  # whether replies are to be spoken; of the rounds to come
@@ -99,7 +102,7 @@ class Dialogue:
         self._replies = Speaking(
             open_turn, self._emit, self._runner, clock, self._lock, self._announcer.deliver
         )
-        self._generation = 0
+        self._numbers = count(1) if numbers is None else numbers
         self._stream = StreamClock()
         self._received = 0  # samples of the microphone, over all takes
         self._listening = False
@@ -146,8 +149,9 @@ class Dialogue:
         self._announcer.deliver()
 
     def push(self, block: np.ndarray) -> None:
-        """The microphone's next float32 [512] at 16 kHz."""
-        if self.config.half_duplex and self._audible:
+        """The microphone's next float32 [512] at 16 kHz; what is no number is taken for silence."""
+        deaf = self.config.half_duplex and self._audible
+        if deaf or not np.isfinite(block).all():
             block = np.zeros_like(block)
         listening = self._listening or self._hold is not None
         probability = self._detector.probability(block) if listening else 0.0
@@ -184,21 +188,37 @@ class Dialogue:
 
     # Whoever else takes part
 
-    def say(self, text: str, options: object = None) -> int:
+    def say(self, text: str, options: object = None, generation: int | None = None) -> int:
         """Answer typed `text`; a reply under way is stopped. Returns the generation.
 
-        `options` go with the request, for whoever opens the turn.
+        `options` go with the request, for whoever opens the turn. A `generation` that is given
+        was drawn from the numbers.
         """
         with self._lock:
             self._forget()
             self._carried = ""
             self._replies.stop()
-            self._generation += 1
-            request = Request(self._generation, "text", self.speak, options)
+            number = next(self._numbers) if generation is None else generation
+            request = Request(number, "text", self.speak, options)
             round_ = Round(request, Waterfall(self._clock()), text=text, confirmed=True)
             request.text = text
             self._replies.answer(round_)
             self._replies.confirm(round_)
+        self._announcer.deliver()
+        return round_.generation
+
+    def answer(self, samples: np.ndarray, silence_ms: float = 0.0) -> int:
+        """Answer speech that came another way: float32 [n] at 16 kHz, which ended `silence_ms`
+        before now. A reply under way is stopped. Returns the generation.
+        """
+        with self._lock:
+            self._forget()
+            self._carried = ""
+            self._replies.stop()
+            round_ = self._round(samples, 0, len(samples))
+            round_.waterfall.began_s = self._clock() - silence_ms / 1000
+            round_.pressed = round_.confirmed = True
+            self._hear_out(round_)
         self._announcer.deliver()
         return round_.generation
 
@@ -329,8 +349,7 @@ class Dialogue:
     # An utterance's way to its reply
 
     def _round(self, samples: np.ndarray, start: int, end: int) -> Round:
-        self._generation += 1
-        request = Request(self._generation, "voice", self.speak)
+        request = Request(next(self._numbers), "voice", self.speak)
         waterfall = Waterfall(self._stream.time_of(end))
         waterfall.mark("endpointing", self._clock())
         return Round(request, waterfall, samples, speech_end=end - start, start_sample=start)

@@ -44,6 +44,13 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class TakenBack:
+    """The speaker went on: forget what `Heard` said of this generation. It never began."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ignored:
     """Something was heard while a reply was under way, and it wants no answer.
 
@@ -152,6 +159,7 @@ Event: TypeAlias = (
     SpeechBegan
     | SpeechOver
     | Heard
+    | TakenBack
     | Ignored
     | RoundBegan
     | Reply

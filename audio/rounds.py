@@ -29,6 +29,8 @@ class Talk(Protocol):
 
     def keep_heard(self, text: str) -> None: ...
 
+    def retract(self) -> None: ...
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -87,7 +89,7 @@ class Round:
     confirmed: bool = False  # the speaker has finished
     begun: bool = False  # and the listener knows of it
     dropped: bool = False  # leaves no trace in the conversation
-    settled: bool = False  # the conversation has what it shall have of it
+    joined: bool = False  # the conversation goes on from it
     paused: bool = False
     finish: Finish | None = None
     failure: str = ""
@@ -129,14 +131,19 @@ class Round:
     def settle(self) -> None:
         """Give the conversation what it shall remember: all of the reply, or what was heard.
 
-        Only when the work has ended; the next reply waits for this.
+        Only when the work has ended, and when the round has begun; the next reply waits for it.
+        Whatever comes later, as an interruption of the voice, may be settled again.
         """
-        if self.settled:
+        if self.turn is None or self.parts is None:
             return
-        self.settled = True
-        if self.dropped or self.turn is None or self.parts is None:
+        if self.dropped:
+            if self.joined:
+                self.parts.conversation.retract()
+            self.joined = False
             return
-        self.turn.join()
+        if not self.joined:
+            self.turn.join()
+            self.joined = True
         cut = self.finish in ("interrupted", "stopped")
         if cut and self.kind == "voice" and self.request.speak:
             self.parts.conversation.keep_heard(self.playback.heard())

@@ -27,6 +27,7 @@ from audio.dialogue_events import (
     Resume,
     RoundBegan,
     RoundOver,
+    TakenBack,
 )
 from audio.events import Clause, Delta, Speech, TurnDone, TurnFailed
 from audio.events import Event as TurnEvent
@@ -93,6 +94,7 @@ class Speaking:
         """Forget a round that was on trial."""
         round_.dropped = True
         round_.stop()
+        self._emit(TakenBack(round_.generation))
 
     # The live reply
 
@@ -124,7 +126,7 @@ class Speaking:
         if live is None or not live.active:
             return ""
         unheard = live.kind == "voice" and live.request.speak and live.playback.played == 0
-        if unheard and not live.settled:
+        if unheard:
             live.dropped = True
             self._stop(live, "superseded")
             return live.text or ""
@@ -188,7 +190,8 @@ class Speaking:
         if not before.ended.wait(STOP_WAIT_S):
             raise UnpausedError("the turn before this one did not stop; please try again")
         with self._lock:
-            before.settle()
+            if before.begun:
+                before.settle()
 
     def _adopt(self, round_: Round, parts: Parts) -> bool:
         with self._lock:
@@ -224,6 +227,7 @@ class Speaking:
         for event in held:
             self._let_event_out(round_, event)
         if round_.generated and not round_.over:
+            round_.settle()
             self._end_of_speech(round_)
 
     def _let_event_out(self, round_: Round, event: TurnEvent) -> None:
@@ -264,6 +268,8 @@ class Speaking:
 
     def _work_ended(self, round_: Round) -> None:
         round_.generated = True
+        if round_.begun:
+            round_.settle()
         if round_.dropped or round_.finish is not None:
             if round_.begun:
                 self._close(round_)
@@ -289,7 +295,7 @@ class Speaking:
             stopped = round_.done is not None and round_.done.finish == "stopped"
             round_.finish = "stopped" if stopped or round_.done is None else "complete"
         record = round_.close()
-        if round_.ended.is_set() or round_.turn is None:
+        if round_.ended.is_set():
             round_.settle()
         self.records.append(record)
         over = RoundOver(round_.generation, round_.finish, record.heard, round_.failure, record)

@@ -107,6 +107,12 @@ class Conversation:
             self.messages[-1] = {"role": "assistant", "content": text}
             self._known_text, self._known_ids = self._prompt_text, self._prompt_ids
 
+    def retract(self) -> None:
+        """Forget the last turn, question and reply: it is asked again in other words."""
+        del self.messages[-2:]
+        self._known_text, self._known_ids = "", []
+        self.last = None
+
     def clear(self) -> None:
         """Begin anew; the start of the prompt stays in the cache."""
         self.messages.clear()

@@ -46,6 +46,9 @@ class Talk:
     def keep_heard(self, text: str) -> None:
         self.messages[-1] = {"role": "assistant", "content": text}
 
+    def retract(self) -> None:
+        del self.messages[-2:]
+
     def said(self) -> list[str]:
         """The messages' texts, in order."""
         return [message["content"] for message in self.messages]
