@@ -18,6 +18,7 @@ from assets.source import Progress, SourceError, no_progress
 from engine.errors import UnpausedError
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_ROLES = {"llm": "language model", "stt": "speech model", "voice": "voice", "turn": "turn model"}
 _FILE_SUFFIXES = {".gguf", ".onnx", ".safetensors", ".bin", ".json", ".pt"}
 
 
@@ -29,16 +30,21 @@ class Resolver:
         self.cache = cache
         self._hub_answers: bool | None = None
 
-    def resolve(self, spec: str | Path, progress: Progress = no_progress) -> Path:
+    def resolve(
+        self, spec: str | Path, progress: Progress = no_progress, role: str | None = None
+    ) -> Path:
         """The file or folder that `spec` stands for, fetched and verified if need be.
 
         `spec`: a name or role in the manifest, the path of a file or folder, or a repository on
         the hub as owner/name. A bare word that the manifest knows is a name even where a file is
-        called the same: write ./word for the file. Raises `UnpausedError`.
+        called the same: write ./word for the file. With `role` only names of that role will do.
+        Raises `UnpausedError`.
         """
         text = str(spec)
         entry = self.manifest.find(text) if isinstance(spec, str) else None
         if isinstance(entry, Asset):
+            if role not in (None, entry.role):
+                raise UnpausedError(f"{text} is no {_ROLES[role]}: {self._choices(role)}")
             return self.fetch(entry, progress)
         if isinstance(entry, HubModel):
             return self._snapshot(entry.name, entry.repo, progress)
@@ -49,8 +55,12 @@ class Resolver:
             return self._snapshot(text, text, progress)
         if "/" in text or "\\" in text or path.suffix in _FILE_SUFFIXES:
             raise UnpausedError(f"there is no file or folder {text}: check the path")
-        raise UnpausedError(
-            f"unknown weights '{text}': use one of {', '.join(self.manifest.names())}, "
+        what = "weights" if role is None else _ROLES[role]
+        raise UnpausedError(f"unknown {what} '{text}': {self._choices(role)}")
+
+    def _choices(self, role: str | None) -> str:
+        return (
+            f"use one of {', '.join(self.manifest.names(role))}, "
             "the path of a local file or folder, or a hub repository as owner/name"
         )
 
@@ -117,13 +127,13 @@ def default_resolver() -> Resolver:
     return Resolver(load_manifest(), Cache(default_root()))
 
 
-def resolve(spec: str | Path, progress: Progress | None = None) -> Path:
+def resolve(spec: str | Path, progress: Progress | None = None, role: str | None = None) -> Path:
     """`Resolver.resolve` with the project's manifest and the user's cache.
 
     Returns the .gguf file for "llm", the model's folder for "stt", the .onnx file for "voice"
     (its .onnx.json lies beside it), and the snapshot's folder for models from the hub.
     """
-    return default_resolver().resolve(spec, progress or no_progress)
+    return default_resolver().resolve(spec, progress or no_progress, role)
 
 
 def known_names(role: str | None = None) -> list[str]:

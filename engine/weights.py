@@ -19,6 +19,7 @@ from engine.models.base import Model, ModelConfig, Weights
 from engine.tokenizer import load_tokenizer
 
 Progress = Callable[[int, int], None]  # (bytes done, bytes in all)
+Inspected = tuple[Checkpoint, ModelConfig]  # a model whose weights have not been read
 _HEADROOM = 1.1  # scratch while loading, KV cache, activations
 _LAYER = "model.layers.{layer}."
 
@@ -29,15 +30,17 @@ def load_model(
     dtype: torch.dtype = torch.bfloat16,
     name: str | None = None,
     progress: Progress | None = None,
+    inspected: Inspected | None = None,
 ) -> Model:
     """Load a GGUF file or a Hugging Face folder with its tokenizer.
 
+    `inspected`: what `inspect_model` has just returned for it, if it has been called already.
     Raises `UnpausedError`, before reading any weight, for an unsupported architecture or
     quantisation, missing or misshapen tensors, a missing tokenizer, or a model that does not fit
     in memory.
     """
     name = name or path.absolute().name.removesuffix(".gguf")
-    checkpoint, config = inspect_model(path, device, dtype, name)
+    checkpoint, config = inspected or inspect_model(path, device, dtype, name)
     tokenizer = load_tokenizer(checkpoint)
     weights = _fill(config, checkpoint, torch.device(device), dtype, progress)
     return Model(name, config, weights, tokenizer, checkpoint)
@@ -45,7 +48,7 @@ def load_model(
 
 def inspect_model(
     path: Path, device: torch.device | str, dtype: torch.dtype, name: str
-) -> tuple[Checkpoint, ModelConfig]:
+) -> Inspected:
     """Open a model and check everything that can be known without reading a weight.
 
     Raises `UnpausedError` as `load_model` does, but for the tokenizer.
