@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from engine.errors import UnpausedError
-
-INTERRUPTED = 130  # as shells report a command ended by Ctrl+C
+from benchmarks import options as bench_options
+from engine import leaving
+from ui import listen
 
 
 class _Parser(argparse.ArgumentParser):
@@ -46,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--port", type=int, default=7860, help="port of the page (%(default)s)")
     top.set_defaults(engine="eager", model="smollm2-135m-instruct", context=2048)
     commands = top.add_subparsers(
-        dest="command", metavar="{chat,turn,doctor}", parser_class=_Parser
+        dest="command", metavar="{chat,turn,listen,doctor,bench}", parser_class=_Parser
     )
 
     chat = commands.add_parser("chat", help="answer one line", parents=[shared, sampling, json])
@@ -56,23 +55,22 @@ def parser() -> argparse.ArgumentParser:
     )
     turn.add_argument("audio", type=Path, help="WAV, FLAC, OGG or MP3 with the question")
     turn.add_argument("--out", type=Path, help="write the spoken reply to this WAV")
+    listen.add_arguments(
+        commands.add_parser(
+            "listen", help="talk to this machine itself", parents=[shared, sampling, json]
+        )
+    )
     commands.add_parser("doctor", help="what this machine can do", parents=[json])
+    bench_options.add_options(
+        commands.add_parser("bench", help="measure every engine, after its correctness gate")
+    )
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     options = parser().parse_args(arguments)
-    try:
-        return _run(options)
-    except UnpausedError as error:
-        print(f"unpaused: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has gone, as in `| head`
-        sys.stderr.close()
-        return 141
+    return leaving.run(lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -80,6 +78,12 @@ def _run(options: argparse.Namespace) -> int:
         from engine import doctor
 
         return doctor.run(options.json)
+    if options.command == "bench":
+        from benchmarks import bench
+
+        return bench.run(options)
+    if options.command == "listen":
+        return listen.run(options)
     from ui import terminal
 
     if options.command == "chat":
@@ -92,7 +96,5 @@ def _run(options: argparse.Namespace) -> int:
 if __name__ == "__main__":
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode still gets the rest
-    code = main()
-    if code == INTERRUPTED:
-        os._exit(code)  # native threads may be in the middle of loading and cannot be unwound
-    sys.exit(code)
+    leaving.heed_interrupts()
+    leaving.leave(main())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from assets.console import ConsoleProgress
 from assets.resolver import Resolver, default_resolver
-from engine.errors import UnpausedError
+from engine import leaving
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,18 +20,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fetch.add_argument("--all", action="store_true", help="every asset listed but hub models")
     commands.add_parser("list", help="what can be fetched, and what is here")
     options = parser.parse_args(arguments)
-    try:
-        resolver = default_resolver()
-        if options.command == "list":
-            _list(resolver)
-        else:
-            _fetch(resolver, options.names, options.all)
-    except UnpausedError as error:
-        print(f"unpaused: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
+    code = leaving.run(lambda: _run(options))
+    if code == leaving.INTERRUPTED:
         print("stopped: nothing half-fetched was kept", file=sys.stderr)
-        return 130
+    return code
+
+
+def _run(options: argparse.Namespace) -> int:
+    resolver = default_resolver()
+    if options.command == "list":
+        _list(resolver)
+    else:
+        _fetch(resolver, options.names, options.all)
     return 0
 
 
@@ -58,4 +58,4 @@ def _list(resolver: Resolver) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leaving.leave(main())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from assets.__main__ import main
@@ -29,6 +32,15 @@ def test_faults_are_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str])
     errors = capsys.readouterr().err.splitlines()
     assert "unknown weights 'nonsense'" in errors[0]
     assert errors[-1].startswith("unpaused: smollm2-135m-instruct is not in the cache")
+
+
+def test_a_reader_that_leaves_early_is_no_fault(world: FakeWorld) -> None:
+    arguments = [sys.executable, "-m", "assets", "list"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
 
 
 def test_progress_in_a_log_is_a_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
