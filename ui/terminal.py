@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 def chat(options: argparse.Namespace) -> int:
     """Answer one line of text: the reply on standard output, its figures on standard error."""
-    from engine.bandwidth import read_bandwidth
     from engine.conversation import Conversation, check_text
 
     params = _params(options)
@@ -36,14 +35,13 @@ def chat(options: argparse.Namespace) -> int:
     for delta in reply:
         if not options.json:
             print(delta.text, end="", flush=True)
+    if not options.json:
+        print(flush=True)
     metrics = reply.metrics()
     result = {"reply": reply.text.strip(), **metrics.as_dict()}
     decode_ms = round(float(metrics.itl_ms().sum()), 3)
     result["stages"] = _stages(("prefill", result["ttft_ms"]), ("decode", decode_ms))
-    share = metrics.bandwidth_share(read_bandwidth(str(model.device)))
-    result["bandwidth_share"] = None if share is None else round(share, 4)
-    if not options.json:
-        print()
+    result["bandwidth_share"] = _bandwidth_share(metrics, model)
     _finish(options, result)
     return 0
 
@@ -81,7 +79,7 @@ def page(options: argparse.Namespace) -> int:
     from audio.vad import StreamingVad
     from engine.conversation import check_context
     from engine.sampling import SamplingParams
-    from engine.setup import locate_model, open_engine, open_model
+    from engine.setup import locate_model, open_engine
     from ui.page import check_port, launch
     from ui.services import Lazy, Services
 
@@ -92,7 +90,7 @@ def page(options: argparse.Namespace) -> int:
         name, path = locate_model(options.model, progress)
         for role in ("stt", "voice"):
             resolve(role, progress)
-    model = Lazy(lambda: open_model(name, path))
+    model = Lazy(lambda: _load(options, name, path))
     engines = {
         engine: Lazy(lambda engine=engine: open_engine(engine, model(), speaking=True))  # type: ignore[misc]
         for engine in ENGINES
@@ -178,13 +176,37 @@ def _open(options: argparse.Namespace, speaking: bool = False) -> tuple[Model, D
     engine_entry(options.engine)  # a misspelt name is said before gigabytes are fetched
     from assets.console import ConsoleProgress
     from engine.conversation import check_context
-    from engine.setup import locate_model, open_engine, open_model
+    from engine.setup import locate_model, open_engine
 
     check_context(options.context)
     with ConsoleProgress() as progress:
         name, path = locate_model(options.model, progress)
-    model = open_model(name, path)
+    model = _load(options, name, path)
     return model, open_engine(options.engine, model, speaking)
+
+
+def _bandwidth_share(metrics: ReplyMetrics, model: Model) -> float | None:
+    """Of the bandwidth measured here and now; None where there is no memory to measure with."""
+    from engine.bandwidth import read_bandwidth
+
+    try:
+        share = metrics.bandwidth_share(read_bandwidth(str(model.device)))
+    except (MemoryError, RuntimeError):  # the reply is there and is worth more than this figure
+        return None
+    return None if share is None else round(share, 4)
+
+
+def _load(options: argparse.Namespace, name: str, path: Path) -> Model:
+    """The model, with a word if it has less room than was asked for."""
+    from engine.conversation import DEFAULT_CONTEXT
+    from engine.setup import open_model
+
+    model = open_model(name, path)
+    room = model.config.max_positions
+    if options.context > room and options.context != DEFAULT_CONTEXT:
+        line = f"{name} has room for {room:,} tokens: --context is lowered to that"
+        print(line, file=sys.stderr, flush=True)
+    return model
 
 
 def _conversation(options: argparse.Namespace, model: Model, engine: DecodeEngine) -> Conversation:
