@@ -192,6 +192,9 @@ def _weights() -> Iterator[Check]:
 def _disk(resolver: Resolver) -> Check:
     root = resolver.cache.root
     existing = next(folder for folder in (root, *root.parents) if folder.exists())
+    if not existing.is_dir():
+        remedy = "remove that file or set UNPAUSED_CACHE to a folder"
+        return Check("cache", False, f"{root}: {existing} is a file, not a folder", remedy)
     free_bytes = shutil.disk_usage(existing).free
     detail = f"{root}, {free_bytes / 1e9:.1f} GB free"
     if not os.access(existing, os.W_OK):

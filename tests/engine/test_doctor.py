@@ -34,6 +34,17 @@ def test_weights_to_fetch_are_no_fault_but_have_a_remedy() -> None:
     assert check.ok is None and "python -m assets fetch joe-us-medium" in check.remedy
 
 
+@pytest.mark.parametrize("below", ["", "folder/cache"])
+def test_a_file_where_the_cache_should_be(
+    below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("UNPAUSED_CACHE", str(tmp_path / "file" / below))
+    check = find("cache")
+    assert check.ok is False and "UNPAUSED_CACHE" in check.remedy
+    assert str(tmp_path / "file") in check.detail
+
+
 def test_missing_portaudio_names_the_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
