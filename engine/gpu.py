@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import torch
 
 from engine.errors import UnpausedError
-from engine.models.base import ModelConfig
+from engine.kv_cache import KVCache
+from engine.models.base import Model, ModelConfig
 
 _TRITON = ((3, 6), (4, 0))  # from, below
 _MIN_CAPABILITY = (8, 0)  # bfloat16 in hardware
@@ -50,6 +51,30 @@ def shape_of(config: ModelConfig) -> str:
     )
 
 
+def check_gpu_cache(engine: str, model: Model, cache: KVCache) -> None:
+    """Refuse a cache that the kernels of `engine` were not made for."""
+    c = model.config
+    layers, kv_heads, _, head_dim = cache.k.shape
+    given = (layers, kv_heads, head_dim, cache.k.dtype, cache.k.device)
+    wanted = (c.layers, c.kv_heads, c.head_dim, model.dtype, model.device)
+    if given != wanted:
+        raise UnpausedError(
+            f"engine {engine} was built for a cache of {_cache_line(wanted)} and was given "
+            f"{_cache_line(given)}: make the cache with this model's new_cache()"
+        )
+    if cache.max_positions > c.max_positions:
+        raise UnpausedError(
+            f"the cache holds {cache.max_positions} positions, the model {c.max_positions}: "
+            "make the cache with this model's new_cache()"
+        )
+
+
+def _cache_line(key: tuple[int, int, int, torch.dtype, torch.device]) -> str:
+    layers, kv_heads, head_dim, dtype, device = key
+    name = str(dtype).removeprefix("torch.")
+    return f"[{layers} layers, {kv_heads} heads, any length, {head_dim}] in {name} on {device}"
+
+
 @contextmanager
 def told_plainly(engine: str, config: ModelConfig, needed_bytes: int) -> Iterator[None]:
     """Turn what building a GPU engine can run into, into one line."""
@@ -85,11 +110,12 @@ def wait_for_word(word: torch.Tensor, value: int | None, timeout_s: float, what:
             raise UnpausedError(f"the GPU gave no answer for {timeout_s:.0f} s: {what}")
         if now - checked > 0.1:
             checked = now
-            _raise_device_error(what)
+            raise_device_error(what)
         time.sleep(20e-6)
 
 
-def _raise_device_error(what: str) -> None:
+def raise_device_error(what: str) -> None:
+    """Raise `UnpausedError` if the device has failed; does not wait for it."""
     if not torch.cuda.is_available():
         return
     try:

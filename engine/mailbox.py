@@ -40,7 +40,10 @@ FAULT = 19  # packed by `pack_fault`, 0 when all is well
 NEXT_TOKEN, END = 20, 21
 PUBLISHED = 24  # tokens in the ring since the run began
 STATE, DONE, IDLE = 32, 40, 48
-WORDS = 56
+# Host to a GPU, which has no list of its own to look stop ids up in
+STOP_COUNT, STOP_IDS = 63, 64
+MAX_STOP_IDS = 16
+WORDS = STOP_IDS + MAX_STOP_IDS
 
 # Numbers: a second array, float64
 TEMPERATURE, TOP_P, MIN_P, REPETITION_PENALTY = range(4)

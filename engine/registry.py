@@ -64,6 +64,12 @@ ENGINES: dict[str, EngineEntry] = {
             "the same kernels, one graph launch per token",
             "engine.graph:GraphEngine",
         ),
+        EngineEntry(
+            "persistent-triton",
+            "Persistent kernel",
+            "Triton, one launch per reply",
+            "engine.persistent_triton:PersistentTritonEngine",
+        ),
     )
 }
 DEFAULT_ENGINE = "eager"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine.device_run import DeviceRun
-from engine.eager import EagerEngine, check_prompt
-from engine.errors import UnpausedError
-from engine.gpu import gpu_reason, told_plainly, wait_for_word
+from engine.eager import check_prompt
+from engine.gpu import check_gpu_cache, gpu_reason, told_plainly, wait_for_word
 from engine.kv_cache import KVCache
 from engine.models.base import Model, ModelConfig
+from engine.resident_gpu import PromptEngine
 from engine.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class TritonEngine:
         self._launched = 0  # steps, in the engine's life
         self._per_step: dict[Filters, int] = {}
         with told_plainly(self.name, model.config, scratch_bytes(model.config)):
-            self._prompts = _PromptEngine(model, threads)
+            self._prompts = PromptEngine(model, threads)
             self.kernels = self._make_kernels(tuning)
             self._warm_up()
 
@@ -54,20 +54,20 @@ class TritonEngine:
         return gpu_reason()
 
     def prefill(self, cache: KVCache, token_ids: Sequence[int]) -> None:
-        self._check_cache(cache)
+        check_gpu_cache(self.name, self.model, cache)
         if token_ids:
             self._prompts.prefill(cache, token_ids)
 
     def decode(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams) -> DeviceRun:
         check_prompt(self.model, cache, token_ids)
-        self._check_cache(cache)
+        check_gpu_cache(self.name, self.model, cache)
         return DeviceRun(self, cache, token_ids, params)
 
     @torch.inference_mode()
     def logits(self, cache: KVCache, token_ids: Sequence[int]) -> torch.Tensor:
         """Append `token_ids`, a decode step each; float32 logits [len(token_ids), vocab]."""
         cache.require(len(token_ids))
-        self._check_cache(cache)
+        check_gpu_cache(self.name, self.model, cache)
         rows = []
         with self.lock:
             self.hand_to(None)
@@ -154,30 +154,6 @@ class TritonEngine:
         self.kernels.step(filters)
         self._per_step[filters] = self.kernels.launches - before
 
-    def _check_cache(self, cache: KVCache) -> None:
-        """Refuse a cache that the kernels were not made for."""
-        c = self.model.config
-        layers, kv_heads, _, head_dim = cache.k.shape
-        given = (layers, kv_heads, head_dim, cache.k.dtype, cache.k.device)
-        wanted = (c.layers, c.kv_heads, c.head_dim, self.model.dtype, self.model.device)
-        if given != wanted:
-            raise UnpausedError(
-                f"engine {self.name} was built for a cache of {_cache_line(wanted)} and was given "
-                f"{_cache_line(given)}: make the cache with this model's new_cache()"
-            )
-        if cache.max_positions > c.max_positions:
-            raise UnpausedError(
-                f"the cache holds {cache.max_positions} positions, the model {c.max_positions}: "
-                "make the cache with this model's new_cache()"
-            )
-
-
-class _PromptEngine(EagerEngine):
-    """The eager engine's layers for prompts; its decode steps, and their count, are not needed."""
-
-    def _count_launches(self) -> int:
-        return 0
-
 
 def filters_of(params: SamplingParams, vocab: int) -> Filters:
     """The filters a reply needs; none when it is greedy."""
@@ -194,9 +170,3 @@ def scratch_bytes(config: ModelConfig) -> int:
     rope = 5 * c.max_positions * c.head_dim * 4
     cache = 2 * c.layers * c.kv_size * 2
     return rope + 16 * c.vocab + cache + 64 * c.q_size * 4
-
-
-def _cache_line(key: tuple[int, int, int, torch.dtype, torch.device]) -> str:
-    layers, kv_heads, head_dim, dtype, device = key
-    name = str(dtype).removeprefix("torch.")
-    return f"[{layers} layers, {kv_heads} heads, any length, {head_dim}] in {name} on {device}"

@@ -25,9 +25,9 @@ from kernels.tuning import EARLY, Tile, Tuning, power_of_two
 
 RING = 64  # tokens the ring holds; far more than are ever under way
 SHIFTS = (28, 24, 20, 16, 12, 8, 4, 0)  # of the digits of a threshold, four bits each
-_SCORES = 1024  # vocabulary entries a program of the filters owns
+SCORES = 1024  # vocabulary entries a program of the filters owns
 _HEAD_PROGRAMS = 528  # four a multiprocessor on an H100 or H200
-_DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
+DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,13 @@ class StepKernels:
     `dependent` they are launched for programmatic dependent launch.
     """
 
-    def __init__(self, model: Model, tuning: Tuning, dependent: bool = False) -> None:
+    def __init__(
+        self,
+        model: Model,
+        tuning: Tuning,
+        dependent: bool = False,
+        head_programs: int | None = None,
+    ) -> None:
         c, device = model.config, model.device
         self.model, self.tuning, self.dependent = model, tuning, dependent
         self.on_gpu = device.type == "cuda"
@@ -83,9 +89,10 @@ class StepKernels:
         self.logits = floats(c.vocab)
         self.seen = torch.zeros(c.vocab, dtype=torch.int8, device=device)
         rows = tuning.head.rows
-        self.segment = -(-c.vocab // (_HEAD_PROGRAMS * rows)) * rows
-        self.heads = -(-c.vocab // self.segment)
-        self.blocks = -(-c.vocab // _SCORES)
+        self.segment = -(-c.vocab // ((head_programs or _HEAD_PROGRAMS) * rows)) * rows
+        # Of a given number some may own nothing; they say so themselves.
+        self.heads = head_programs or -(-c.vocab // self.segment)
+        self.blocks = -(-c.vocab // SCORES)
         self.best, self.best_id = floats(self.heads), longs(self.heads).int()
         self.top, self.exp_max = floats(self.heads), floats(self.heads)
         self.exp_sum = floats(self.heads)
@@ -188,7 +195,7 @@ class StepKernels:
             w.gate_up[layer], layer,
             HEADS=c.heads, KV_HEADS=c.kv_heads, D=c.head_dim, BLOCK_D=block_d, BLOCK_G=block_g,
             BLOCK_N=t.block_n, SPLITS=t.splits, BLOCK_S=power_of_two(t.splits), EPS=c.rms_eps,
-            QK_NORM=normed, SCALE=c.head_dim**-0.5, DTYPE=_DTYPES[self.model.dtype],
+            QK_NORM=normed, SCALE=c.head_dim**-0.5, DTYPE=DTYPES[self.model.dtype],
             AHEAD=self._ahead(), AHEAD_HALF=c.intermediate * c.hidden,
         )  # fmt: skip
 
@@ -256,7 +263,7 @@ class StepKernels:
             "N": self.model.config.vocab,
             "HEADS": self.heads,
             "BLOCK_H": power_of_two(self.heads),
-            "BLOCK": _SCORES,
+            "BLOCK": SCORES,
             "BLOCKS": self.blocks,
             "BLOCK_B": power_of_two(self.blocks),
         }
