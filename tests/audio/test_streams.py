@@ -99,7 +99,8 @@ def test_a_device_that_is_taken_before_it_is_opened(system: FakeSystem) -> None:
 
 
 def test_speech_comes_out_on_every_channel_and_silence_after_it(system: FakeSystem) -> None:
-    player, stream = speaker(system)
+    made, stream = speaker(system)
+    player = made.outlet
     stream.channels = 2
     speech = np.full(BLOCK + 100, 0.25, np.float32)
     player.write(speech)
@@ -109,7 +110,8 @@ def test_speech_comes_out_on_every_channel_and_silence_after_it(system: FakeSyst
 
 
 def test_what_was_heard_follows_the_device_not_the_writing(system: FakeSystem) -> None:
-    player, stream = speaker(system)
+    made, stream = speaker(system)
+    player = made.outlet
     player.write(np.full(20 * BLOCK, 0.1, np.float32))
     assert player.heard() == 0
     stream.drain(10)  # the last of them is heard 80 to 100 ms from now
@@ -121,7 +123,8 @@ def test_what_was_heard_follows_the_device_not_the_writing(system: FakeSystem) -
 
 
 def test_a_flush_silences_the_next_block_and_says_how_far_it_came(system: FakeSystem) -> None:
-    player, stream = speaker(system)
+    made, stream = speaker(system)
+    player = made.outlet
     player.write(np.full(20 * BLOCK, 0.1, np.float32))
     stream.drain(3)
     assert player.flush() == 3 * BLOCK
@@ -133,7 +136,8 @@ def test_a_flush_silences_the_next_block_and_says_how_far_it_came(system: FakeSy
 
 
 def test_running_dry_is_a_gap_only_while_more_is_expected(system: FakeSystem) -> None:
-    player, stream = speaker(system)
+    made, stream = speaker(system)
+    player = made.outlet
     player.expecting = True
     stream.drain(2)
     assert player.gaps == 0  # nothing has begun yet
@@ -143,13 +147,14 @@ def test_running_dry_is_a_gap_only_while_more_is_expected(system: FakeSystem) ->
     player.write(np.full(BLOCK + 10, 0.1, np.float32))
     player.expecting = False
     stream.drain(4)
-    assert player.gaps == 1 and player.underflows == 0
+    assert player.gaps == 1 and made.underflows == 0
     stream.drain(1, underflow=True)
-    assert player.underflows == 1
+    assert made.underflows == 1
 
 
 def test_room_bounds_what_waits(system: FakeSystem) -> None:
-    player, stream = speaker(system)
+    made, stream = speaker(system)
+    player = made.outlet
     assert player.room == 2 * RATE_HZ
     player.write(np.zeros(player.room, np.float32))
     assert player.room == 0
@@ -158,7 +163,8 @@ def test_room_bounds_what_waits(system: FakeSystem) -> None:
 
 
 def test_all_that_was_played_can_be_had_for_the_echo(system: FakeSystem) -> None:
-    player, stream = speaker(system)
+    made, stream = speaker(system)
+    player = made.outlet
     stream.drain(1)
     player.write(np.full(BLOCK, 0.5, np.float32))
     stream.drain(2)
@@ -166,3 +172,18 @@ def test_all_that_was_played_can_be_had_for_the_echo(system: FakeSystem) -> None
     expected = np.repeat([0, 0.5, 0], BLOCK).astype(np.float32)
     assert np.array_equal(played, expected)
     assert when == pytest.approx(time.perf_counter() + 0.08 - 0.04, abs=0.06)
+
+
+def test_a_pause_keeps_what_waits_and_a_duck_plays_it_quieter(system: FakeSystem) -> None:
+    made, stream = speaker(system)
+    player = made.outlet
+    player.expecting = True
+    player.write(np.full(4 * BLOCK, 0.4, np.float32))
+    stream.drain(1)
+    player.paused = True
+    assert np.all(stream.drain(5) == 0)
+    assert player.waiting == 3 * BLOCK and player.gaps == 0
+    player.paused, player.gain = False, 0.25
+    assert np.allclose(stream.drain(1), 0.1)
+    player.gain = 1.0
+    assert np.allclose(stream.drain(1), 0.4)

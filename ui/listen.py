@@ -1,0 +1,195 @@
+"""`app.py listen`: talk to this machine through its own microphone and loudspeaker."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.errors import UnpausedError
+
+if TYPE_CHECKING:
+    from audio.soundcard import Soundcard
+    from ui.listen_talk import Talk
+
+KEYS = "space talk · e engine · r again on the other · t thinking tokens · q quit"
+TYPED_KEYS = "/e engine · /r again on the other · /t thinking tokens · /q quit"
+_TEXT = "to type instead: app.py listen --text"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    devices = parser.add_argument_group("devices")
+    devices.add_argument("--microphone", metavar="NAME", help="a number or a part of its name")
+    devices.add_argument("--loudspeaker", metavar="NAME", help="the same")
+    devices.add_argument("--list-devices", action="store_true", help="show them and leave")
+    devices.add_argument(
+        "--headset", action="store_true", help="there is no echo: hear while speaking"
+    )
+    files = parser.add_argument_group("instead of devices")
+    files.add_argument("--in", dest="heard", type=Path, metavar="WAV", help="a recording to hear")
+    files.add_argument("--out", type=Path, metavar="WAV", help="what is said, in time with it")
+    files.add_argument("--fast", action="store_true", help="do not wait where nothing is computed")
+    files.add_argument("--text", action="store_true", help="type; no sound at all")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Listen until the person has had enough, the recording is over or the input ends."""
+    if options.list_devices:
+        from audio.devices import list_devices, table
+
+        print("\n".join(table(list_devices())))
+        return 0
+    from engine.registry import engine_entry
+
+    engine_entry(options.engine)  # a misspelt name is said before anything is loaded
+    _check(options)
+    if options.text:
+        return _typed(options)
+    if options.heard:
+        return _files(options)
+    try:
+        return _live(options)
+    except DeviceFault as fault:
+        if not _interactive():
+            raise UnpausedError(f"{fault}; {_TEXT}") from fault
+        print(f"unpaused: {fault}\nYou can type instead.", file=sys.stderr)
+        return _typed(options)
+
+
+class DeviceFault(UnpausedError):
+    """Sound cannot be had; everything else works."""
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.heard is None and (options.out or options.fast):
+        raise UnpausedError("--out and --fast go with --in: name the recording to hear")
+    if options.text and options.heard:
+        raise UnpausedError("--text and --in exclude each other: type, or name a recording")
+
+
+def _live(options: argparse.Namespace) -> int:
+    from audio.echo import choose_echo
+    from audio.soundcard import Choice, Soundcard
+    from ui.listen_assistant import load_assistant
+    from ui.listen_talk import Talk
+
+    choice = Choice(options.microphone, options.loudspeaker)
+    with _device_faults():
+        choice.agree()  # what would fail after loading is said before it
+    with Talk(options, load_assistant(options), KEYS) as talk:
+        with _device_faults():
+            card = Soundcard(choice, choose_echo(options.headset), talk.screen.notice)
+        _listen(talk, card)
+    return 0
+
+
+def _listen(talk: Talk, card: Soundcard) -> None:
+    from audio.player import Player
+    from ui.listen_keys import Keys
+    from ui.listen_room import LiveRoom
+    from ui.listen_talk import Controls
+
+    player = Player(card.outlet, talk.dialogue.played)
+    talk.listeners.append(player.take)
+    room = LiveRoom(card, talk.dialogue, player)
+    controls = Controls(talk, room.call)
+    talk.dialogue.listen(True)
+    room.start()
+    talk.screen.set(status="listening")
+    talk.screen.notice(f"listening: {card.words}")
+    with Keys(controls.press) as keys:
+        if not keys.available:
+            talk.screen.notice("no keys here, standard input is no terminal; Ctrl+C ends it")
+        while room.running and not talk.over.wait(talk.frame_s):
+            controls.tick()
+            talk.draw(card.level, f"{card.words}, {card.missed_ms:,.0f} ms missed")
+    room.stop()
+    if room.fault is not None:
+        raise room.fault
+    talk.finish(blocks=card.blocks, missed_ms=round(card.missed_ms, 1),
+                underflows=card.underflows, gaps=player.gaps)  # fmt: skip
+
+
+def _files(options: argparse.Namespace) -> int:
+    from audio.frames import read_audio, write_wav
+    from audio.player import Player
+    from ui.listen_assistant import load_assistant
+    from ui.listen_room import FILE_RATE_HZ, FileRoom
+    from ui.listen_talk import Talk
+
+    samples = read_audio(options.heard)
+    check_writable(options.out, options.heard)
+    room = FileRoom(samples, options.fast)
+    with Talk(options, load_assistant(options), KEYS, room) as talk:
+        player = Player(room.outlet, talk.dialogue.played, room.clock)
+        talk.listeners.append(player.take)
+        talk.dialogue.listen(True)
+        talk.screen.set(status="listening")
+        work = threading.Thread(target=room.run, args=(talk.dialogue, player, talk.over))
+        work.start()
+        while work.is_alive():
+            work.join(talk.frame_s)
+            talk.draw(room.level, str(options.heard))
+        if options.out:
+            write_wav(options.out.resolve(), room.speech(), FILE_RATE_HZ)
+        talk.finish(gaps=room.outlet.gaps)
+    return 0
+
+
+def _typed(options: argparse.Namespace) -> int:
+    from ui.listen_assistant import load_assistant
+    from ui.listen_talk import Controls, Talk
+
+    if sys.stdin is None or sys.stdin.closed:
+        raise UnpausedError("--text reads standard input, which is closed")
+    with Talk(options, load_assistant(options, speaking=False), "", typed=True) as talk:
+        talk.dialogue.speak = False
+        controls = Controls(talk, lambda work: None)
+        if _interactive():
+            talk.screen.notice(f"type and press Enter; {TYPED_KEYS}")
+        for line in _typed_lines(talk):
+            if line.startswith("/"):
+                controls.press(line[1:2])
+            else:
+                talk.dialogue.say(line)
+            talk.wait_idle()
+            if talk.over.is_set():
+                break
+        talk.finish()
+    return 0
+
+
+def _typed_lines(talk: Talk) -> Iterator[str]:
+    while not talk.over.is_set():
+        try:
+            line = input("> " if _interactive() else "").strip()
+        except (EOFError, OSError, ValueError):
+            return
+        except UnicodeDecodeError:
+            talk.screen.notice("that line is not valid Unicode: type it again")
+            continue
+        if line:
+            yield line
+
+
+def check_writable(path: Path | None, question: Path) -> None:
+    from ui.terminal import _check_writable
+
+    _check_writable(path, question)
+
+
+@contextmanager
+def _device_faults() -> Iterator[None]:
+    try:
+        yield
+    except UnpausedError as error:
+        raise DeviceFault(str(error)) from error
+
+
+def _interactive() -> bool:
+    return bool(sys.stdin and sys.stdin.isatty() and sys.stdout and sys.stdout.isatty())

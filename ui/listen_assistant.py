@@ -1,0 +1,202 @@
+"""Who answers in `listen`: the models, the engines to choose from, and one conversation."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from audio.rounds import Parts, Request
+from audio.turn import Turn
+from engine.conversation import Conversation, check_context
+from engine.errors import UnpausedError
+from engine.registry import ENGINES
+from engine.sampling import SamplingParams
+from engine.setup import open_engine, open_model
+from ui.services import Lazy
+from ui.trace import Trace, first_difference
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+
+    from audio.pipeline import VoicePipeline
+    from audio.tts import Synthesizer
+    from audio.vad import StreamingVad
+    from engine.base import DecodeEngine
+    from engine.models.base import Model
+    from engine.reply import ReplyStream
+
+HIDDEN_STEPS = (0, 50, 150, 300)  # tokens thought before a reply, as the key walks through them
+
+
+class Again(Turn):
+    """A reply made once more, on another engine: said aloud, but no part of the conversation."""
+
+    def join(self) -> None:
+        return
+
+
+class Assistant:
+    """One conversation and whatever answers in it. `engine_name` is of the turns to come."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        engines: dict[str, Callable[[], DecodeEngine]],
+        engine_name: str,
+        params: SamplingParams,
+        pipeline: VoicePipeline | None = None,
+        synthesizer: Synthesizer | None = None,
+        judge: Callable[[np.ndarray], float] | None = None,
+    ) -> None:
+        self.conversation, self.engine_name = conversation, engine_name
+        self.pipeline, self.judge = pipeline, judge
+        self.hidden_tokens = 0
+        self._repeated: tuple[ReplyStream, ReplyStream] | None = None
+        self._engines, self._params, self._synthesizer = engines, params, synthesizer
+
+    @property
+    def model_name(self) -> str:
+        return self.conversation.model.name
+
+    def transcribe(self, samples: np.ndarray) -> str:
+        """What was said in float32 [n] at 16 kHz."""
+        assert self.pipeline is not None, "nobody listens without it"
+        return self.pipeline.transcribe(samples)
+
+    @contextmanager
+    def open_turn(self, request: Request) -> Iterator[Parts]:
+        """A dialogue's way to a reply. A request's option is the engine of an `again`."""
+        name = self.engine_name
+        if isinstance(request.options, str):
+            name, last = request.options, self.conversation.last
+            assert last is not None, "looked at before"
+            engine = self._engines[name]()
+            yield Parts(self.conversation, lambda _: self._again(engine, last, request), name)
+            return
+        engine = self._engines[name]()
+        self.conversation.hidden_tokens = self.hidden_tokens
+        yield Parts(self.conversation, lambda text: self._reply(engine, text, request), name)
+
+    def switch(self) -> str:
+        """Choose the next engine for the turns to come; returns its name."""
+        self.engine_name = self.other()
+        return self.engine_name
+
+    def other(self) -> str:
+        """The engine after this one. Raises `UnpausedError` where there is no other."""
+        names = list(self._engines)
+        if len(names) < 2:
+            raise UnpausedError(f"{names[0]} is the only engine that runs here")
+        return names[(names.index(self.engine_name) + 1) % len(names)]
+
+    def load(self, name: str) -> None:
+        """Make the engine now, which may take seconds, and not when a reply waits for it."""
+        self._engines[name]()
+
+    def think(self) -> int:
+        """Go to the next number of hidden tokens before a reply; returns it."""
+        after = [steps for steps in HIDDEN_STEPS if steps > self.hidden_tokens]
+        self.hidden_tokens = after[0] if after else HIDDEN_STEPS[0]
+        return self.hidden_tokens
+
+    def question(self) -> str:
+        """What the last reply answered. Raises `UnpausedError` before there is one."""
+        if self.conversation.last is None:
+            raise UnpausedError("ask something first: again repeats the last answer")
+        return self.conversation.last.user_text
+
+    def _reply(self, engine: DecodeEngine, text: str, request: Request) -> Turn:
+        conversation, params = self.conversation, self._params
+        return Turn(
+            lambda heard: conversation.reply(engine, heard, params, joins=False),
+            self._synthesizer if request.speak else None,
+            text=text,
+        )
+
+    def _again(self, engine: DecodeEngine, last: ReplyStream, request: Request) -> Turn:
+        def begin(_: str) -> ReplyStream:
+            self._repeated = (last, self.conversation.again(engine, last))
+            return self._repeated[1]
+
+        return Again(begin, self._synthesizer if request.speak else None, text=last.user_text)
+
+    def comparison(self) -> str:
+        """Whether the reply said again was the same, token by token; "" when none was."""
+        if self._repeated is None:
+            return ""
+        (first, second), self._repeated = self._repeated, None
+        one, two = Trace.of(first, ""), Trace.of(second, "")
+        at = first_difference(one, two)
+        ratio = f"{one.engine} {one.rate:,.0f} tokens/s, {two.engine} {two.rate:,.0f} tokens/s"
+        if at is None:
+            return f"again: every token the same; {ratio}"
+        return f"again: the tokens differ from number {at + 1} on; {ratio}"
+
+
+def load_assistant(options: argparse.Namespace, speaking: bool = True) -> Assistant:
+    """Everything that a turn needs, loaded side by side and warm. Raises `UnpausedError`."""
+    from assets.console import ConsoleProgress
+    from assets.resolver import resolve
+    from engine.setup import locate_model
+
+    check_context(options.context)
+    with ConsoleProgress() as progress:
+        name, path = locate_model(options.model, progress)
+        voices = {role: resolve(role, progress) for role in ("stt", "voice")} if speaking else {}
+    with ThreadPoolExecutor(2, thread_name_prefix="load") as pool:
+        speech = pool.submit(_load_speech, voices)
+        model = pool.submit(open_model, name, path).result()
+        conversation, engines = _load_words(options, model, speaking)
+        pipeline, synthesizer = speech.result()
+    return Assistant(conversation, engines, options.engine, params(options), pipeline, synthesizer)
+
+
+def params(options: argparse.Namespace) -> SamplingParams:
+    """The sampling that the command line asks for. Raises `UnpausedError`."""
+    return SamplingParams(
+        temperature=options.temperature,
+        top_p=options.top_p,
+        repetition_penalty=options.repetition_penalty,
+        seed=options.seed,
+        max_tokens=options.max_tokens,
+    )
+
+
+def _load_words(
+    options: argparse.Namespace, model: Model, speaking: bool
+) -> tuple[Conversation, dict[str, Callable[[], DecodeEngine]]]:
+    engines: dict[str, Callable[[], DecodeEngine]] = {
+        name: Lazy(lambda name=name: open_engine(name, model, speaking))  # type: ignore[misc]
+        for name, entry in ENGINES.items()
+        if name == options.engine or entry.unavailable() is None
+    }
+    conversation = Conversation(model, options.context, enable_thinking=False)
+    conversation.warm(engines[options.engine]())
+    return conversation, engines
+
+
+def _load_speech(voices: dict[str, Path]) -> tuple[Any, Any]:
+    if not voices:
+        return None, None
+    from audio.pipeline import VoicePipeline
+    from audio.stt import Transcriber
+    from audio.tts import Synthesizer
+
+    transcriber = Transcriber(voices["stt"], threads=os.cpu_count() or 1)
+    synthesizer = Synthesizer(voices["voice"])
+    pipeline = VoicePipeline(transcriber, synthesizer)
+    pipeline.warm()
+    return pipeline, synthesizer
+
+
+def detector() -> StreamingVad:
+    """Tells speech from other sounds."""
+    from audio.vad import StreamingVad
+
+    return StreamingVad()
