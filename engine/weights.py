@@ -21,6 +21,8 @@ from engine.tokenizer import load_tokenizer
 Progress = Callable[[int, int], None]  # (bytes done, bytes in all)
 Inspected = tuple[Checkpoint, ModelConfig]  # a model whose weights have not been read
 _HEADROOM = 1.1  # scratch while loading, KV cache, activations
+# Of a limited address space: allocators and the stacks of threads reserve more than they use.
+_RESERVED_BYTES = 400_000_000
 _LAYER = "model.layers.{layer}."
 
 
@@ -138,14 +140,28 @@ def check_memory(config: ModelConfig, device: torch.device, dtype: torch.dtype, 
     elements = sum(t.numel() for t in empty_weights(config, "meta", dtype).values())
     needed = int(elements * dtype.itemsize * _HEADROOM)
     if device.type == "cuda":
-        free, where = torch.cuda.mem_get_info(device)[0], "on the GPU"
+        free, where, limit = torch.cuda.mem_get_info(device)[0], "on the GPU", ""
     else:
-        free, where = psutil.virtual_memory().available, "in memory"
+        free, where, limit = free_bytes(), "in memory", ", or raise what limits it (ulimit -v)"
     if needed > free:
         raise UnpausedError(
             f"{name} needs {needed / 1e9:.1f} GB {where} and {free / 1e9:.1f} GB are free: "
-            "choose a smaller model"
+            f"choose a smaller model or close other programs{limit}"
         )
+
+
+def free_bytes() -> int:
+    """Memory that this process may still take: of the machine's, or of its own limit (ulimit -v).
+
+    Some libraries abort the process where memory ends, so a limit is looked at beforehand.
+    """
+    available = psutil.virtual_memory().available
+    if hasattr(psutil, "RLIMIT_AS"):  # Linux
+        process = psutil.Process()
+        limit = process.rlimit(psutil.RLIMIT_AS)[0]
+        if limit != psutil.RLIM_INFINITY:
+            available = min(available, limit - process.memory_info().vms - _RESERVED_BYTES)
+    return max(0, available)
 
 
 def _fill(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -109,6 +110,71 @@ def test_a_bad_argument_is_one_line(
     arguments: tuple[str, ...], words: tuple[str, ...], capsys: Capture
 ) -> None:
     assert_one_line(refused(capsys, *arguments), *words)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("json_too", [True, False])
+def test_no_room_for_the_reply_is_one_line(smollm2_path: Path, json_too: bool) -> None:
+    arguments = ["chat", "hi", "--max-tokens", "3", *["--json"] * json_too]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        result = subprocess.run(
+            [sys.executable, ROOT / "app.py", *arguments],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S, cwd=ROOT,
+        )  # fmt: skip
+    assert result.returncode == 2
+    assert_one_line(result.stderr, "No space left on device")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits address space as Linux does")
+@pytest.mark.parametrize("engine", ["eager", "persistent-cpu"])
+@pytest.mark.parametrize("limit_mb", [300, 900])
+def test_too_little_memory_is_one_line(smollm2_path: Path, limit_mb: int, engine: str) -> None:
+    command = f'ulimit -v {limit_mb * 1000}; exec "$0" app.py chat hi --engine {engine}'
+    result = subprocess.run(
+        ["bash", "-c", command, sys.executable],
+        capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT,
+    )  # fmt: skip
+    assert result.returncode == 2 and result.stdout == ""
+    assert_one_line(result.stderr, "memory")
+
+
+def test_a_figure_that_cannot_be_measured_does_not_cost_the_reply(
+    smollm2_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def no_memory(device: str) -> float:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr("engine.bandwidth.read_bandwidth", no_memory)
+    assert app.main(["chat", QUESTION, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert "Paris" in result["reply"] and result["bandwidth_share"] is None
+    assert app.main(["chat", QUESTION]) == 0
+    assert capsys.readouterr().out == "The capital of France is Paris.\n"
+
+
+def test_a_context_beyond_the_model_s_is_said(smollm2_path: Path, capsys: Capture) -> None:
+    assert app.main(["chat", "hi", "--max-tokens", "2", "--context", "999999", "--json"]) == 0
+    first = capsys.readouterr().err.splitlines()[0]
+    assert "smollm2-135m-instruct" in first and "--context" in first
+    assert app.main(["chat", "hi", "--max-tokens", "2", "--json"]) == 0
+    assert "--context" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["eager", "persistent-cpu"])
+def test_an_interrupt_in_the_middle_of_a_reply(smollm2_path: Path, engine: str) -> None:
+    question = "Tell me a long story about a king and his lighthouse."
+    with subprocess.Popen(
+        [sys.executable, ROOT / "app.py", "chat", question, "--max-tokens", "1500",
+         "--engine", engine],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None and process.stderr is not None
+        begun = process.stdout.read(20)
+        process.send_signal(signal.SIGINT)
+        rest, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130
+    assert len(begun) == 20 and len(rest) < 6000
+    assert "Traceback" not in said and "tokens/s" not in said
 
 
 def test_a_fault_leaves_with_code_2() -> None:

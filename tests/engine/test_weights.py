@@ -15,6 +15,7 @@ import torch
 from gguf import GGUFWriter
 from safetensors.torch import load_file, save_file
 
+from engine import weights
 from engine.eager import EagerEngine
 from engine.errors import UnpausedError
 from engine.models import FAMILIES, family_of
@@ -363,3 +364,15 @@ def test_a_garbled_config_is_one_line(config: str, tmp_path: Path) -> None:
     with pytest.raises(UnpausedError) as told:
         load_model(tmp_path)
     assert "\n" not in str(told.value) and str(tmp_path) in str(told.value)
+
+
+def test_a_limit_of_this_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not hasattr(psutil, "RLIMIT_AS"):
+        pytest.skip("this system has no such limit")
+    unlimited = weights.free_bytes()
+    assert unlimited > 0
+    held = psutil.Process().memory_info().vms
+    monkeypatch.setattr(psutil.Process, "rlimit", lambda self, what: (held + 500_000_000, -1))
+    assert weights.free_bytes() < 200_000_000
+    monkeypatch.setattr(psutil.Process, "rlimit", lambda self, what: (held, -1))
+    assert weights.free_bytes() == 0
