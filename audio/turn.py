@@ -86,6 +86,11 @@ class Turn:
         if self._reply is not None and self._failure is None:
             self._reply.join()
 
+    @property
+    def reply(self) -> ReplyStream | None:
+        """The reply itself, as far as it has come; None before it began."""
+        return self._reply
+
     def metrics(self) -> ReplyMetrics | None:
         """What the reply has cost so far; None before it began."""
         reply = self._reply
