@@ -27,6 +27,10 @@ class Allowance:
             return 0.0
         return (cost - self._left) / self._per_s
 
+    def give_back(self, cost: float = 1.0) -> None:
+        """What was taken turned out not to count."""
+        self._left = min(self._burst, self._left + cost)
+
 
 class Allowances:
     """One allowance for each of the last `most` visitors. Safe from any thread.
@@ -56,3 +60,10 @@ class Allowances:
                     self._known.popitem(last=False)
             self._known.move_to_end(visitor)
             return allowance.take(cost)
+
+    def give_back(self, visitor: str, cost: float = 1.0) -> None:
+        """As `Allowance.give_back`, to `visitor`'s."""
+        with self._lock:
+            allowance = self._known.get(visitor)
+            if allowance is not None:
+                allowance.give_back(cost)

@@ -14,20 +14,32 @@ Client to server
     talk {take, on, mode}          listening begins or ends; mode "hold" or "free" (hands-free)
     stop {turn, samples}           end the turn, of whose speech so many samples were played
     sound {on}                     whether speech is wanted and can be played
-    played {turn, samples, done}   progress of playback, about every 50 ms; paces the server
+    played {turn, samples, done, waited_ms?, ago_ms?}
+                                   progress of playback, about every 50 ms; paces the server. The
+                                   first sample was audible `ago_ms` ago, `waited_ms` after it came
 
 Server to client
     ready {turn}                   the session is joined; its latest turn's number
     turn {turn, kind}              a turn began; kind "text" or "voice"
     state {turn, state, position?} waiting, loading, transcribing, thinking or answering
     hearing {on}                   hands-free: speech began, or ended
+    partial {turn, text}           what was heard so far, perhaps all: the turn has not begun
+    taken_back {turn}              it has not, for the speaker went on
     heard {turn, text}             the transcript
+    ignored {text, why}            it was no interruption: noise, back_channel or echo; or "stop",
+                                   which was obeyed
     metrics {turn, running, latencies, ...}   `ReplyMetrics.as_dict()`, at most 25 a second;
                                    latencies {from, ms}: each new token's own
     speech {turn, rate_hz}         frames follow
     speech_end {turn, samples}     that was all of it
-    flush {turn}                   silence at once
-    done {turn, finish, stages, message}   finish: complete, stopped, no_speech or failed
+    duck {turn, on}                play quieter, or as loud as before
+    pause {turn}                   silence at once; what was sent is kept
+    resume {turn}                  go on from there, as loud as before
+    flush {turn}                   silence at once; what was sent is dropped
+    measured {turn, stages, total_ms, verdict}   the way to the first audible sample, complete
+    done {turn, finish, stages, verdict, message}
+                                   finish: complete, stopped, superseded (the speaker went on; all
+                                   is part of the next turn), no_speech or failed
     cleared {}                     a new conversation
     dropped {frames}               microphone frames lost so far because they came too fast
     error {message}                in words, for the person
@@ -117,7 +129,7 @@ class Connection:
 
     def __init__(self, websocket: WebSocket, session: Session, visitors: Visitors) -> None:
         self._websocket, self._session = websocket, session
-        self._services = visitors.runtime.services
+        self._visitors = visitors
         self._inbox = Inbox()
         self._came, self._due = asyncio.Event(), asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -155,7 +167,9 @@ class Connection:
             elif isinstance(message, Sound):
                 self._session.set_sound(message.on)
             elif isinstance(message, Played):
-                self._session.played(message.turn, message.samples, message.done)
+                self._session.played(
+                    message.turn, message.samples, message.done, message.waited_ms, message.ago_ms
+                )
             elif not isinstance(message, Hello):
                 self._inbox.put(message)
                 self._came.set()
@@ -168,7 +182,7 @@ class Connection:
             items = self._inbox.take()
             try:
                 if hearing is None:
-                    hearing = await asyncio.to_thread(Hearing, self._session, self._services)
+                    hearing = Hearing(self._session.dialogue)
                 await asyncio.to_thread(hearing.feed, items)
             except UnpausedError as error:
                 self._session.tell(_error(sentence(str(error))))
@@ -183,6 +197,9 @@ class Connection:
         report_at = 0.0
         while True:
             session, now = self._session, self._loop.time()
+            if self._visitors.get(session.id) is not session:  # closed, as after a long silence
+                await self.close(UNKNOWN_SESSION)
+                return
             for message in session.outgoing():
                 await _send(self._websocket, message)
             metrics = session.metrics(told) if now >= report_at else None
@@ -192,6 +209,8 @@ class Connection:
                 told = (metrics["turn"], metrics["tokens"])
                 await _send(self._websocket, {"type": "metrics", **metrics})
             if self._inbox.dropped != dropped:
+                lost = self._inbox.dropped - dropped
+                self._visitors.runtime.telemetry.dropped("microphone", lost)
                 dropped = self._inbox.dropped
                 await _send(self._websocket, {"type": "dropped", "frames": dropped})
             reporting = session.active or now < report_at

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 
 from engine.errors import UnpausedError
 from ui.services import Runtime
 from ui.session import Session
 
-MAX_SESSIONS = 32  # each may hold a KV cache
+MAX_SESSIONS = 32
+IDLE_S = 30 * 60.0  # a session that nobody speaks to for so long is closed
+SWEEP_S = 30.0
 
 
 class Visitors:
@@ -20,6 +23,25 @@ class Visitors:
         self._max_sessions = max_sessions
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}
+        self._closed = threading.Event()
+        runtime.telemetry.gauge("sessions", "Visitors' sessions", lambda: len(self._sessions))
+
+    def watch(self) -> None:
+        """Close what is idle from now on, until `close_all`."""
+        threading.Thread(target=self._watch, name="sweep", daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(SWEEP_S):
+            self.sweep()
+
+    def sweep(self, idle_s: float = IDLE_S) -> int:
+        """Close the sessions that have been idle for longer; returns how many."""
+        since = time.monotonic() - idle_s
+        with self._lock:
+            idle = [s.id for s in self._sessions.values() if not s.active and s.used_at < since]
+        for session_id in idle:
+            self.close(session_id)
+        return len(idle)
 
     def open(self) -> Session:
         """A new session. Raises `UnpausedError` when all the others are in use."""
@@ -42,6 +64,7 @@ class Visitors:
             session.stop()
 
     def close_all(self) -> None:
+        self._closed.set()
         for session_id in list(self._sessions):
             self.close(session_id)
 
