@@ -36,6 +36,8 @@ def emulate(cpu: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S + 60)
 @pytest.mark.parametrize("cpu", ["neoverse-n1", "a64fx"])
 def test_results_are_the_same_on(cpu: str) -> None:
     here = Path(__file__).relative_to(ROOT)
