@@ -16,7 +16,10 @@ BLOCK_MS = 20
 # later for it: blocks come when they are full. Longer, and some systems hand over several at once.
 LATENCY_S = 0.12
 _KEPT_S = 4  # in the ring, while a turn begins
-_STALLED_S = 1.5  # without a block: fifty of them are missing
+# Without a block for so long a device has gone. PulseAudio takes up to 1.9 s to begin, and to begin
+# again after it was served too late.
+STALLED_S = 3.0
+STARTING_S = 2.0  # more, before the first
 
 
 class Microphone:
@@ -31,7 +34,7 @@ class Microphone:
         self.blocks = 0
         self._overflows = 0  # blocks before which the system had to drop something
         self._ring = Ring(_KEPT_S * format.rate_hz, format.rate_hz, format.channels)
-        self._beat = time.perf_counter()
+        self._beat = time.perf_counter() + STARTING_S
         sounddevice = portaudio()
         try:
             self._stream = sounddevice.InputStream(
@@ -66,7 +69,7 @@ class Microphone:
     @property
     def stalled(self) -> bool:
         """Whether it has stopped delivering, as a device does that was pulled out."""
-        return not self._stream.active or time.perf_counter() - self._beat > _STALLED_S
+        return not self._stream.active or time.perf_counter() - self._beat > STALLED_S
 
     def read(self) -> tuple[np.ndarray, float]:
         """What was recorded since the last call, mono float32 [n], and the time of its first."""

@@ -116,8 +116,9 @@ class Player:
         room = _MAX_HELD_S * self._rate_hz - self._total
         pcm = event.pcm[: max(0, room)]
         self._total += len(pcm)
-        self._add(self._resampler.push(from_pcm16(pcm)))
         self._outlet.expecting = True
+        self._add(self._resampler.push(from_pcm16(pcm)))
+        self._hand_on()
 
     def _end(self, samples: int) -> None:
         self._ended = samples

@@ -65,7 +65,7 @@ class Soundcard:
         self._rest: np.ndarray = np.zeros(0, np.float32)
         self._gone_s: float | None = None  # since when there is no device
         self._next_s = 0.0
-        self._zeros = 0
+        self._zeros: int | None = 0  # of the first sounds, until one is none
         self._open()
 
     def _open(self) -> None:
@@ -149,9 +149,12 @@ class Soundcard:
         if not len(recorded):
             return
         self.level = float(np.sqrt(np.mean(np.square(recorded))))
-        before, self._zeros = self._zeros, 0 if np.any(recorded) else self._zeros + len(recorded)
-        dead = _DEAD_S * self.microphone.rate_hz
-        if before < dead <= self._zeros:
+        if self._zeros is None or np.any(recorded):
+            self._zeros = None  # it works
+            return
+        self._zeros += len(recorded)
+        if self._zeros >= _DEAD_S * self.microphone.rate_hz:
+            self._zeros = None  # said once
             name = self.microphone.device.name
             self._notice(
                 f"{name} delivers nothing but zeros: it is muted, or this program may not listen"

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from audio.devices import Device, Format
+from audio.microphone import BLOCK_MS, STALLED_S, STARTING_S
 from audio.outlet import Outlet
 from audio.portaudio import fault, portaudio
 
-BLOCK_MS = 20
-# What the system keeps ready to play. It is heard late by as much, and after an interruption too.
+# What the system keeps ready to play. It is heard late by as much, and after an interruption too;
+# with less, a busy machine comes too late.
 LATENCY_S = 0.08
-_STALLED_S = 1.5
 
 
 class Speaker:
@@ -27,7 +27,7 @@ class Speaker:
         self.device, self.rate_hz = device, format.rate_hz
         self.outlet = Outlet(format.rate_hz)
         self.underflows = 0  # blocks that came too late for the system
-        self._beat = time.perf_counter()
+        self._beat = time.perf_counter() + STARTING_S
         sounddevice = portaudio()
         try:
             self._stream = sounddevice.OutputStream(
@@ -55,7 +55,7 @@ class Speaker:
     @property
     def stalled(self) -> bool:
         """Whether it has stopped playing, as a device does that was pulled out."""
-        return not self._stream.active or time.perf_counter() - self._beat > _STALLED_S
+        return not self._stream.active or time.perf_counter() - self._beat > STALLED_S
 
     def close(self) -> None:
         """Stop playing. Idempotent."""

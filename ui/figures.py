@@ -9,6 +9,7 @@ import numpy as np
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _PLAIN_LEVELS = " .:-=+*#@"
+_SHOWN_MS = 0.05  # less would be shown as 0.0
 _STRIP_TOP = 1.25  # of the 99th percentile: one slow token must not flatten the others
 
 
@@ -53,8 +54,9 @@ def strip(latencies_ms: Sequence[float], width: int, plain: bool = False) -> str
 def waterfall(stages: Sequence[Mapping[str, Any]], width: int) -> list[tuple[str, str, str]]:
     """(name, figure, bar) of each stage; `width` characters stand for the whole time.
 
-    A bar begins where the one before it ended, and every stage has one to see.
+    A bar begins where the one before it ended, and every stage that took time has one to see.
     """
+    stages = [stage for stage in stages if stage["ms"] >= _SHOWN_MS]
     total = sum(stage["ms"] for stage in stages) or 1.0
     rows, before = [], 0.0
     for stage in stages:

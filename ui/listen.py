@@ -94,7 +94,7 @@ def _listen(talk: Talk, card: Soundcard) -> None:
     from ui.listen_room import LiveRoom
     from ui.listen_talk import Controls
 
-    player = Player(card.outlet, talk.dialogue.played)
+    player = Player(card.outlet, talk.played)
     talk.listeners.append(player.take)
     room = LiveRoom(card, talk.dialogue, player)
     controls = Controls(talk, room.call)
@@ -126,7 +126,7 @@ def _files(options: argparse.Namespace) -> int:
     check_writable(options.out, options.heard)
     room = FileRoom(samples, options.fast)
     with Talk(options, load_assistant(options), KEYS, room) as talk:
-        player = Player(room.outlet, talk.dialogue.played, room.clock)
+        player = Player(room.outlet, talk.played, room.clock)
         talk.listeners.append(player.take)
         talk.dialogue.listen(True)
         talk.screen.set(status="listening")

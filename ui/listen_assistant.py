@@ -57,6 +57,7 @@ class Assistant:
         self.conversation, self.engine_name = conversation, engine_name
         self.pipeline, self.judge = pipeline, judge
         self.hidden_tokens = 0
+        self.answers: Callable[[str], None] = lambda name: None  # told which engine begins a reply
         self._repeated: tuple[ReplyStream, ReplyStream] | None = None
         self._engines, self._params, self._synthesizer = engines, params, synthesizer
 
@@ -72,28 +73,34 @@ class Assistant:
     @contextmanager
     def open_turn(self, request: Request) -> Iterator[Parts]:
         """A dialogue's way to a reply. A request's option is the engine of an `again`."""
-        name = self.engine_name
-        if isinstance(request.options, str):
-            name, last = request.options, self.conversation.last
-            assert last is not None, "looked at before"
-            engine = self._engines[name]()
+        again, last = isinstance(request.options, str), self.conversation.last
+        name = str(request.options) if again else self.engine_name
+        engine = self._engines[name]()
+        self.answers(name)
+        if again and last is not None:
             yield Parts(self.conversation, lambda _: self._again(engine, last, request), name)
             return
-        engine = self._engines[name]()
         self.conversation.hidden_tokens = self.hidden_tokens
         yield Parts(self.conversation, lambda text: self._reply(engine, text, request), name)
 
     def switch(self) -> str:
         """Choose the next engine for the turns to come; returns its name."""
-        self.engine_name = self.other()
+        self.engine_name = self._after(self.engine_name)
         return self.engine_name
 
-    def other(self) -> str:
-        """The engine after this one. Raises `UnpausedError` where there is no other."""
+    def rival(self) -> str:
+        """An engine that did not give the last reply: the one chosen, or else the next."""
+        if self.conversation.last is None:
+            raise UnpausedError("ask something first: again repeats the last answer")
+        before = self.conversation.last.metrics().engine
+        return self.engine_name if self.engine_name != before else self._after(before)
+
+    def _after(self, name: str) -> str:
+        """Raises `UnpausedError` where there is no other engine."""
         names = list(self._engines)
         if len(names) < 2:
             raise UnpausedError(f"{names[0]} is the only engine that runs here")
-        return names[(names.index(self.engine_name) + 1) % len(names)]
+        return names[(names.index(name) + 1) % len(names)]
 
     def load(self, name: str) -> None:
         """Make the engine now, which may take seconds, and not when a reply waits for it."""
@@ -106,10 +113,8 @@ class Assistant:
         return self.hidden_tokens
 
     def question(self) -> str:
-        """What the last reply answered. Raises `UnpausedError` before there is one."""
-        if self.conversation.last is None:
-            raise UnpausedError("ask something first: again repeats the last answer")
-        return self.conversation.last.user_text
+        """What the last reply answered; "" before there is one."""
+        return self.conversation.last.user_text if self.conversation.last else ""
 
     def _reply(self, engine: DecodeEngine, text: str, request: Request) -> Turn:
         conversation, params = self.conversation, self._params

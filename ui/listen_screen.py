@@ -52,7 +52,8 @@ class View:
     status: str = "loading"
     hearing: str = ""  # what is being said, as far as it was understood
     reply: str = ""  # being said
-    engine: str = ""
+    engine: str = ""  # of the turns to come
+    answering: str = ""  # the engine of the reply under way
     model: str = ""
     hidden_tokens: int = 0
     metrics: ReplyMetrics = field(default_factory=ReplyMetrics)
@@ -126,7 +127,7 @@ class Screen:
 
     def _begin(self, event: RoundBegan) -> None:
         self._generation, self._measured, self._speaking = event.generation, [], False
-        metrics = ReplyMetrics(engine=self._view.engine, model=self._view.model)
+        metrics = ReplyMetrics(engine=self._view.answering, model=self._view.model)
         self.set(reply="", hearing="", status="thinking", metrics=metrics)
 
     def _reply(self, event: Reply) -> None:

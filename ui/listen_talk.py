@@ -48,6 +48,7 @@ class Talk:
         self._view = Lines(options.json) if typed else choose_view(options.json, keys)
         self.screen = Screen(self._view.tell)
         self.screen.set(engine=assistant.engine_name, model=assistant.model_name)
+        assistant.answers = lambda name: self.screen.set(answering=name)
         self.dialogue = self._make_dialogue(room)
         self._before: dict[int, Any] = {}
 
@@ -98,6 +99,10 @@ class Talk:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
+
+    def played(self, generation: int, samples: int, ago_ms: float) -> None:
+        """A player's report."""
+        self.dialogue.played(generation, samples, None, ago_ms)
 
     def draw(self, level: float, status: str) -> None:
         """Show the instruments as they are now."""
@@ -158,9 +163,9 @@ class Controls:
 
     def _again(self) -> None:
         assistant = self._talk.assistant
-        name, question = assistant.other(), assistant.question()
+        name = assistant.rival()
         self._talk.screen.notice(f"again, on {name}")
-        self._talk.dialogue.say(question, options=name)
+        self._talk.dialogue.say(assistant.question(), options=name)
 
     def _think(self) -> None:
         count = self._talk.assistant.think()

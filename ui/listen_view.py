@@ -65,7 +65,8 @@ class Terminal:
         if news.who == "notice":
             self._console.print(Text(news.text, "yellow"))
         elif news.who == "figures":
-            self._console.print(Text(news.text, "dim"))
+            # The sum is drawn below, as a waterfall.
+            self._console.print(Text(news.text.partition("\n")[0], "dim"))
         else:
             style = "bold green" if news.who == "you" else "bold cyan"
             self._console.print(Text.assemble((f"{_speaker(news)}: ", style), news.text))
@@ -87,7 +88,7 @@ class Terminal:
             Text(("-" if self._plain else "─") * width, "dim"),
             self._head(view, level, status),
         ]
-        for who, text in (("You", view.hearing), (f"Unpaused ({view.engine})", view.reply)):
+        for who, text in (("You", view.hearing), (f"Unpaused ({view.answering})", view.reply)):
             if text:
                 room = _REPLY_LINES * width - len(who) - 2
                 parts.append(Text(f"{who}: {text.strip()[-room:]}", "italic"))
