@@ -75,7 +75,8 @@ class Dialogue:
     `open_turn(request)` is a context manager around each reply that gives its parts: conversation,
     engine, pipeline; it may block (a queue, loading) and gives None when the request was stopped.
     `transcribe` takes float32 [n] at 16 kHz. `judge` gives the probability that an utterance, also
-    float32 [n], is complete; without one the transcript's punctuation decides. `listener` gets the
+    float32 [n], is complete; without one, or where it gives None,
+    the transcript's punctuation decides. `listener` gets the
     events of `audio.dialogue_events`, in order, from any thread, and must not block for long.
     Generations are drawn from `numbers`, which may be shared.
     """
@@ -86,7 +87,7 @@ class Dialogue:
         transcribe: Callable[[np.ndarray], str],
         listener: Callable[[Event], None],
         detector: Detector,
-        judge: Callable[[np.ndarray], float] | None = None,
+        judge: Callable[[np.ndarray], float | None] | None = None,
         config: DialogueConfig | None = None,
         runner: Runner | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -144,8 +145,7 @@ class Dialogue:
                 else:
                     end = self._base + held.end_of_speech_sample
                     round_ = self._round(held.samples, self._base + held.start_sample, end)
-                    round_.pressed = round_.confirmed = True
-                    self._hear_out(round_)
+                    self._hear_whole(round_)
         self._announcer.deliver()
 
     def push(self, block: np.ndarray) -> None:
@@ -188,11 +188,17 @@ class Dialogue:
 
     # Whoever else takes part
 
-    def say(self, text: str, options: object = None, generation: int | None = None) -> int:
+    def say(
+        self,
+        text: str,
+        options: object = None,
+        generation: int | None = None,
+        on_stop: Callable[[], None] | None = None,
+    ) -> int:
         """Answer typed `text`; a reply under way is stopped. Returns the generation.
 
         `options` go with the request, for whoever opens the turn. A `generation` that is given
-        was drawn from the numbers.
+        was drawn from the numbers. `on_stop` is called when the round is stopped.
         """
         with self._lock:
             self._forget()
@@ -200,6 +206,8 @@ class Dialogue:
             self._replies.stop()
             number = next(self._numbers) if generation is None else generation
             request = Request(number, "text", self.speak, options)
+            if on_stop is not None:
+                request.on_stop(on_stop)
             round_ = Round(request, Waterfall(self._clock()), text=text, confirmed=True)
             request.text = text
             self._replies.answer(round_)
@@ -216,9 +224,10 @@ class Dialogue:
             self._carried = ""
             self._replies.stop()
             round_ = self._round(samples, 0, len(samples))
-            round_.waterfall.began_s = self._clock() - silence_ms / 1000
-            round_.pressed = round_.confirmed = True
-            self._hear_out(round_)
+            now = self._clock()
+            round_.waterfall = Waterfall(now - silence_ms / 1000)
+            round_.waterfall.mark("endpointing", now)
+            self._hear_whole(round_)
         self._announcer.deliver()
         return round_.generation
 
@@ -354,6 +363,12 @@ class Dialogue:
         waterfall.mark("endpointing", self._clock())
         return Round(request, waterfall, samples, speech_end=end - start, start_sample=start)
 
+    def _hear_whole(self, round_: Round) -> None:
+        """Nobody will go on: it is a turn, even if nothing is understood."""
+        round_.pressed = round_.confirmed = True
+        self._replies.announce(round_)
+        self._hear_out(round_)
+
     def _hear_out(self, round_: Round) -> None:
         self._runner.run(partial(self._hearing, round_.samples), partial(self._heard, round_))
 
@@ -368,7 +383,7 @@ class Dialogue:
 
     def _heard(self, round_: Round, result: str | UnpausedError) -> None:
         with self._lock:
-            if not round_.dropped:
+            if not round_.dropped and not round_.over:
                 if round_ in self._undecided:
                     self._undecided.remove(round_)
                 round_.waterfall.mark("transcription", self._clock())

@@ -87,7 +87,8 @@ class Round:
     turn: Turn | None = None
     parts: Parts | None = None
     confirmed: bool = False  # the speaker has finished
-    begun: bool = False  # and the listener knows of it
+    begun: bool = False  # and the listener knows the text
+    answering: bool = False  # its reply is being made, or was
     dropped: bool = False  # leaves no trace in the conversation
     joined: bool = False  # the conversation goes on from it
     paused: bool = False

@@ -75,13 +75,19 @@ class Speaking:
     def answer(self, round_: Round) -> None:
         """Begin the reply to `round_.text`. It is let out by `confirm`."""
         before, self._last = self._last, round_
+        round_.answering = True
         self._runner.run(partial(self._work, round_, before), partial(self._take, round_))
 
+    def announce(self, round_: Round) -> None:
+        """The round counts, whatever its text will be."""
+        if self.live is not round_:
+            self.live = round_
+            self._emit(RoundBegan(round_.generation, round_.kind))
+
     def confirm(self, round_: Round) -> None:
-        """The round counts: tell of it, and let out what was held."""
+        """The round counts and its text is known: tell of it, and let out what was held."""
+        self.announce(round_)
         round_.begun = True
-        self.live = round_
-        self._emit(RoundBegan(round_.generation, round_.kind))
         if round_.kind == "voice":
             self._emit(Heard(round_.generation, round_.text or "", final=True))
         if round_.failure or not round_.text:
@@ -141,7 +147,7 @@ class Speaking:
     def mute(self) -> None:
         """Nothing more of the live reply will be played; its words go on."""
         live = self.live
-        if live is not None and not live.over:
+        if live is not None and not live.over and not live.playback.dropped:
             live.playback.drop()
             self._emit(Flush(live.generation))
             self._finish_if_played(live)
@@ -162,7 +168,7 @@ class Speaking:
         round_.finish, round_.paused = finish, False
         round_.stop()
         self._emit(Flush(round_.generation))
-        if round_.generated:
+        if round_.generated or not round_.answering:
             self._close(round_)
 
     def _work(self, round_: Round, before: Round | None) -> Iterator[object]:
@@ -231,6 +237,8 @@ class Speaking:
             self._end_of_speech(round_)
 
     def _let_event_out(self, round_: Round, event: TurnEvent) -> None:
+        if round_.dropped:
+            return
         stopped = round_.request.stopped
         if isinstance(event, Speech):
             if round_.paused:
@@ -238,6 +246,7 @@ class Speaking:
             elif not stopped and not round_.playback.dropped:
                 self._play(round_, event)
         elif isinstance(event, TurnDone):
+            round_.settle()  # the conversation knows of it before anybody else
             self._emit(Reply(round_.generation, self._with_stages(round_, event)))
         elif not (stopped and isinstance(event, Delta | Clause)):
             self._emit(Reply(round_.generation, event))

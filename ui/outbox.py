@@ -60,8 +60,9 @@ class Outbox:
         return messages
 
     def _speech(self, playout: Playout) -> list[Outgoing]:
-        if playout.playing and time.monotonic() - self._progress_at > STALL_S:
-            playout.drop()
+        late = time.monotonic() - self._progress_at > STALL_S
+        if playout.playing and not playout.paused and late:
+            playout.stall()
         messages: list[Outgoing] = []
         for frame in playout.take():
             messages.append(pack_speech(playout.turn, self._sequence, frame))

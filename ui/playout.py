@@ -1,8 +1,7 @@
-"""A turn's speech on its way to the browser: paced by what was played, and what was heard.
+"""A turn's speech on its way to the browser, paced by what was played.
 
 The client reports how many samples it has played; the server sends no further ahead of that than
-`LEAD_MS`. So the client's buffer is bounded and full whatever the speed of synthesis, and an
-interruption knows which words were heard.
+`LEAD_MS`. So the client's buffer is bounded and full whatever the speed of synthesis.
 """
 
 from __future__ import annotations
@@ -18,27 +17,22 @@ MAX_HELD_S = 600  # of speech in one turn; far past any reply, it bounds memory
 
 
 @dataclass(slots=True)
-class _Segment:
-    text: str
-    end: int  # samples of the turn up to and including this segment
-
-
-@dataclass(slots=True)
 class Playout:
     """The speech of one turn. Not thread-safe: its session's lock guards it."""
 
     turn: int
-    rate_hz: int = 0  # 0 until the first segment
+    rate_hz: int = 0  # 0 until the first clause
     sent: int = 0  # samples
     played: int = 0  # samples
     total: int = 0  # samples
-    ended: bool = False  # no further segment will come
+    ended: bool = False  # no further clause will come
+    paused: bool = False  # somebody may be interrupting
+    stalled: bool = False  # the client plays no more
     _pending: list[np.ndarray] = field(default_factory=list)  # int16 [n] each
-    _segments: list[_Segment] = field(default_factory=list)
     _dropped: bool = False
 
-    def add(self, pcm: np.ndarray, rate_hz: int, text: str) -> None:
-        """Queue one clause: `pcm` int16 [n] at `rate_hz`, speaking `text`."""
+    def add(self, pcm: np.ndarray, rate_hz: int) -> None:
+        """Queue one clause: `pcm` int16 [n] at `rate_hz`."""
         if self.rate_hz not in (0, rate_hz):
             raise ValueError(f"the rate changed within a turn: {self.rate_hz} to {rate_hz} Hz")
         self.rate_hz = rate_hz
@@ -46,11 +40,10 @@ class Playout:
         frame = rate_hz * FRAME_MS // 1000
         self._pending.extend(pcm[at : at + frame] for at in range(0, len(pcm), frame))
         self.total += len(pcm)
-        self._segments.append(_Segment(text, self.total))
 
     def take(self) -> list[bytes]:
         """The frames (little-endian int16) that may be sent now."""
-        ahead = LEAD_MS * self.rate_hz // 1000
+        ahead = 0 if self.paused else LEAD_MS * self.rate_hz // 1000
         count = 0
         frames = []
         while count < len(self._pending) and self.sent - self.played < ahead:
@@ -70,6 +63,11 @@ class Playout:
         self.ended = self._dropped = True
         self.total = self.sent
 
+    def stall(self) -> None:
+        """The client has stopped playing for good."""
+        self.drop()
+        self.stalled = True
+
     @property
     def playing(self) -> bool:
         """Whether something is still to be played."""
@@ -78,21 +76,3 @@ class Playout:
     @property
     def all_sent(self) -> bool:
         return self.ended and not self._pending
-
-    def heard(self) -> str:
-        """The words that were played: whole segments, then a share of the one that was cut."""
-        words: list[str] = []
-        start = 0
-        for segment in self._segments:
-            words.extend(_share(segment.text, self.played - start, segment.end - start))
-            start = segment.end
-            if start > self.played:
-                break
-        return " ".join(words)
-
-
-def _share(text: str, played: int, length: int) -> list[str]:
-    words = text.split()
-    if played >= length:
-        return words
-    return words[: int(len(words) * played / length)]

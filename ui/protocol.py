@@ -16,6 +16,7 @@ FRAME_MS = 20
 MAX_FRAME_SAMPLES = 1600  # 100 ms at 16 kHz; the page sends 320
 MAX_TEXT_BYTES = 4096  # no client message is longer
 MAX_COUNT = 2**31 - 1  # of takes, turns and samples
+MAX_TIME_MS = 3_600_000
 
 
 class ProtocolError(ValueError):
@@ -60,11 +61,17 @@ class Sound:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """`samples` of turn `turn`'s speech were played, at the rate they were sent with."""
+    """`samples` of turn `turn`'s speech were played, at the rate they were sent with.
+
+    `ago_ms`: how long ago the first of them was audible. `waited_ms`: how long it had been with
+    the client by then; None from a client that does not know.
+    """
 
     turn: int
     samples: int
     done: bool
+    waited_ms: float | None = None
+    ago_ms: float = 0.0
 
 
 ClientMessage = Hello | Talk | Stop | Sound | Played
@@ -115,7 +122,13 @@ def parse_message(text: str) -> ClientMessage:
         case "sound":
             return Sound(_flag(fields, "on"))
         case "played":
-            return Played(_count(fields, "turn"), _count(fields, "samples"), _flag(fields, "done"))
+            return Played(
+                _count(fields, "turn"),
+                _count(fields, "samples"),
+                _flag(fields, "done"),
+                _time_ms(fields, "waited_ms"),
+                _time_ms(fields, "ago_ms") or 0.0,
+            )
     raise ProtocolError("unknown type of message")
 
 
@@ -125,6 +138,16 @@ def _count(fields: dict[str, Any], name: str) -> int:
     if type(value) is not int or not 0 <= value <= MAX_COUNT:
         raise ProtocolError(f"{name} is a whole number from 0 to {MAX_COUNT}")
     return value
+
+
+def _time_ms(fields: dict[str, Any], name: str) -> float | None:
+    """A duration that may be left out."""
+    value = fields.get(name)
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 <= value <= MAX_TIME_MS:  # NaN is not
+        raise ProtocolError(f"{name} is a number of milliseconds from 0 to {MAX_TIME_MS}")
+    return float(value)
 
 
 def _flag(fields: dict[str, Any], name: str) -> bool:

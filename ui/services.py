@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,13 +16,18 @@ from ui.limits import Allowances
 from ui.telemetry import Telemetry
 
 if TYPE_CHECKING:
-    from audio.endpointing import Endpointer
+    import numpy as np
+
     from audio.pipeline import VoicePipeline
     from audio.vad import StreamingVad
     from engine.base import DecodeEngine
     from engine.conversation import Conversation
     from engine.registry import EngineEntry
     from engine.sampling import SamplingParams
+
+Judge = Callable[["np.ndarray"], float]  # float32 [n] at 16 kHz to a probability
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -63,7 +69,8 @@ class Services:
     make_conversation: Callable[[], Conversation]
     make_pipeline: Callable[[], VoicePipeline]
     make_vad: Callable[[], StreamingVad]
-    make_endpointer: Callable[[], Endpointer]
+    make_judge: Callable[[], Judge | None] | None = None  # of whether a speaker has finished
+    read_bandwidth: Callable[[], float] | None = None  # of the device: bytes/s, measured
 
 
 class Runtime:
@@ -76,10 +83,13 @@ class Runtime:
         self.kv = KVPool()
         self._allowances = Allowances(TURNS_PER_MIN / 60, TURNS_AT_ONCE)
         self.pipeline: Lazy[VoicePipeline] = Lazy(services.make_pipeline)
+        self.judge: Lazy[Judge | None] = Lazy(services.make_judge or (lambda: None))
         self._engines: dict[str, Lazy[DecodeEngine]] = {
             entry.name: Lazy(lambda name=entry.name: services.make_engine(name))  # type: ignore[misc]
             for entry in services.engines
         }
+        self.tpot_ms: dict[str, float] = {}  # by engine: the median that its last reply had
+        self.bandwidth: float | None = None  # bytes/s; None until it has been measured
         self.check_engine(services.default_engine)
         self.telemetry.gauge("queue_length", "Turns waiting or running", lambda: self.gate.length)
         self.telemetry.gauge("kv_caches", "KV caches held", lambda: self.kv.held)
@@ -98,6 +108,10 @@ class Runtime:
             self.telemetry.refused("queue")
             raise
 
+    def give_back(self, visitor: str) -> None:
+        """A turn of `visitor` turned out not to be one: the speaker went on."""
+        self._allowances.give_back(visitor)
+
     def check_engine(self, name: str) -> None:
         """Raises `UnpausedError` unless `name` is an engine that this machine can run."""
         entry = next((entry for entry in self.services.engines if entry.name == name), None)
@@ -107,6 +121,11 @@ class Runtime:
         reason = entry.unavailable()
         if reason is not None:
             raise UnpausedError(f"engine {name} is unavailable: {reason}")
+
+    def label(self, name: str) -> str:
+        """An engine's name for people."""
+        found = (entry.label for entry in self.services.engines if entry.name == name)
+        return next(found, name)
 
     def engine(self, name: str) -> DecodeEngine:
         return self._engines[name]()
@@ -122,10 +141,31 @@ class Runtime:
         A fault is left for the turn that runs into it.
         """
         works = (lambda: self.engine(self.services.default_engine), lambda: self.pipeline().warm())
-        threads = [threading.Thread(target=_try, args=(work,), daemon=True) for work in works]
-        for thread in threads:
-            thread.start()
-        return threads
+        loading = [_begin(_try, work) for work in works]
+        return [*loading, _begin(self._measure_bandwidth, loading)]
+
+    def _measure_bandwidth(self, loading: Sequence[threading.Thread]) -> None:
+        """With the device to itself: after the models are there, and in the queue as a turn is."""
+        read = self.services.read_bandwidth
+        for thread in loading:
+            thread.join()
+        if read is None:
+            return
+        ticket = self.gate.enter()
+        try:
+            while ticket.wait(None) not in (0, None):
+                pass
+            self.bandwidth = read()
+        except Exception:  # the device has no room for it: the share is then not shown
+            logger.warning("the read bandwidth could not be measured", exc_info=True)
+        finally:
+            ticket.leave()
+
+
+def _begin(work: Callable[..., object], *arguments: object) -> threading.Thread:
+    thread = threading.Thread(target=work, args=arguments, daemon=True)
+    thread.start()
+    return thread
 
 
 def _try(work: Callable[[], object]) -> None:

@@ -1,70 +1,66 @@
 """One visitor: the conversation, the engine chosen, the turn under way and what the page shows.
 
-Typed and spoken turns take the same road. Both end up in `messages`, which the page follows
-through `wait`; the voice socket drains `outgoing`: events, and speech paced by its playback.
+Typed and spoken turns take the same road. Both end up on the `board`, which the page follows
+through `wait`, and in the `ledger`, which can be exported; `Channel` is the socket's side.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from engine.errors import UnpausedError
-from ui.outbox import Outbox, Outgoing
+from engine.reply import check_hidden_tokens
+from ui import reports
+from ui.board import Board, View
+from ui.channel import Channel
+from ui.floor import Floor
+from ui.lab import Lab
+from ui.ledger import Ledger
+from ui.runs import Contender, Runs
 from ui.services import Runtime
+from ui.trace import Trace
 from ui.turn_worker import Begin, Kind, TurnWorker
-from ui.words import left_out
+from ui.verdict import StageDict, with_thinking
+from ui.words import answer_label, left_out
 
 if TYPE_CHECKING:
-    from audio.pipeline import VoicePipeline
+    from audio.dialogue import Dialogue
+    from audio.pipeline import Stage, VoicePipeline
     from engine.base import DecodeEngine
     from engine.conversation import Conversation
     from engine.metrics import ReplyMetrics
+    from engine.reply import ReplyStream
+    from engine.sampling import SamplingParams
+    from ui.gate import Ticket
 
 MAX_TEXT_CHARS = 8000  # the context refuses earlier; this bounds the work of finding out
-MAX_SHOWN = 400  # messages kept on the page
 TIME_IS_UP = "*Stopped: others are waiting for the engine.*"
 
 
-@dataclass(frozen=True)
-class View:
-    """What the page shows at `version`, and how the latest turn is doing.
-
-    `messages` are {"role", "content"}. `failed_text` is what was typed when the last turn failed
-    before it answered anything.
-    """
-
-    version: int
-    messages: list[dict[str, str]]
-    turn: int
-    running: bool
-    failed_text: str
-
-
-class Session:
+class Session(Channel):
     """Every method is safe from any thread; none blocks for longer than it says."""
 
     def __init__(self, runtime: Runtime, session_id: str) -> None:
+        super().__init__()
         self.id = session_id
         self.engine_name = runtime.services.default_engine
+        self.hidden_tokens = 0  # decoded before the next reply, and not said
         self.used_at = time.monotonic()
+        self.board = Board(self.changed)
+        self.ledger = Ledger()
+        self.lab = Lab(self)
         self._runtime = runtime
-        self._changed = threading.Condition()  # guards all below
-        self._version = 0
-        self._messages: list[dict[str, str]] = []
-        self._number = 0
-        self._worker: TurnWorker | None = None
+        self._numbers = count(1)  # of turns
+        self._floor = Floor(self, runtime, self._numbers)
         self._typed = ""
         self._failed_text = ""
         self._conversation: Conversation | None = None
+        self.last_reply: ReplyStream | None = None  # what can be asked for again
         self._fresh = False  # the conversation is to be cleared before the next turn
-        self._sound = False
-        self._outbox = Outbox()
 
     # What the visitor does
 
@@ -77,91 +73,89 @@ class Session:
             raise UnpausedError(
                 f"That is {len(text):,} characters; please stay under {MAX_TEXT_CHARS:,}."
             )
-        speak = self.speaks
-        params = self._runtime.services.params
-        return self._start(
-            "text", speak, lambda p, c, e: p.text_turn(text, c, e, params, speak=speak), typed=text
-        )
+        return self._start("text", self.speaks, None, typed=text).number
 
     def start_voice(self, samples: np.ndarray, endpointing_ms: float) -> int:
         """Answer speech: float32 [n] at 16 kHz, which ended `endpointing_ms` ago."""
-        speak = self.speaks
-        params = self._runtime.services.params
-        return self._start(
-            "voice",
-            speak,
-            lambda p, c, e: p.voice_turn(samples, c, e, params, endpointing_ms, speak=speak),
-        )
+        return self._floor.answer(samples, endpointing_ms)
 
     def stop(self, turn: int | None = None, samples: int = 0) -> None:
         """Stop the turn under way and its speech, of which `samples` were played.
 
         A `turn` other than the latest is stale and ignored.
         """
-        with self._changed:
+        with self.changed:
             worker = self._worker
             if worker is None or turn not in (None, worker.number):
                 return
-            if not worker.running and not worker.playout.playing:
-                return
-            worker.playout.report(samples)
-            worker.playout.drop()
-            self._outbox.put({"type": "flush", "turn": worker.number})
-            if not worker.running:
-                self._keep_heard(worker)
-        worker.stop()
+        if worker.kind == "aside":
+            worker.stop()
+        else:
+            self._floor.dialogue.stop(samples)
 
     def new_conversation(self) -> None:
         self.stop()
-        with self._changed:
-            self._messages = []
+        with self.changed:
             self._fresh = True
             self._failed_text = ""
             self._outbox.put({"type": "cleared"})
-            self._bump()
+            self.board.clear()
+
+    @property
+    def active(self) -> bool:
+        """A turn is under way, or its speech is still being played."""
+        return super().active or self._floor.dialogue.active
+
+    @property
+    def dialogue(self) -> Dialogue:
+        """Who has the floor: it is fed by the microphone and the player."""
+        return self._floor.dialogue
+
+    def silence(self) -> None:
+        """No more sound of the turn under way, and none of those to come unless `speaks`."""
+        self._floor.dialogue.speak = self.speaks
+        if not self.speaks:
+            self._floor.dialogue.mute()
 
     def set_engine(self, name: str) -> None:
         """Choose the engine of the next turn. Raises `UnpausedError`."""
         self._runtime.check_engine(name)
         self.engine_name = name
 
-    def set_sound(self, on: bool) -> None:
-        """Whether the client wants speech, and can play it. Off silences a turn under way."""
-        with self._changed:
-            self._sound = on
-            if not on and self._worker is not None:
-                self._worker.playout.drop()
-                self._outbox.put({"type": "flush", "turn": self._worker.number})
+    def set_hidden_tokens(self, count: int) -> None:
+        """So many tokens are decoded before the next reply and not said. Raises `UnpausedError`."""
+        check_hidden_tokens(count)
+        self.hidden_tokens = count
 
-    def played(self, turn: int, samples: int, done: bool) -> None:
-        """The client's report on the speech of `turn`."""
-        with self._changed:
-            worker = self._worker
-            if worker is None or worker.number != turn:
-                return
-            worker.playout.report(worker.playout.sent if done else samples)
-            self._outbox.progressed()
+    def start_aside(self, runs: Runs) -> TurnWorker:
+        """Begin `runs`, which are no part of the conversation. Raises `UnpausedError`."""
+
+        def begin(_: VoicePipeline, conversation: Conversation, __: DecodeEngine) -> Any:
+            conversation.hidden_tokens = 0
+            runs.conversation = conversation
+            return runs
+
+        return self._start("aside", False, begin)
 
     # What the page and the socket read
 
     @property
-    def speaks(self) -> bool:
-        return self._sound and self._outbox.wake is not None
+    def params(self) -> SamplingParams:
+        return self._runtime.services.params
 
-    @property
-    def active(self) -> bool:
-        """A turn is under way, or its speech is still being played."""
-        worker = self._worker
-        return worker is not None and (worker.running or worker.playout.playing)
+    def contender(self, name: str) -> Contender:
+        """The engine called `name`, for `Runs`. Raises `UnpausedError` unless it runs here."""
+        self._runtime.check_engine(name)
+        return self._runtime.label(name), lambda: self._runtime.engine(name)
 
     def view(self) -> View:
-        with self._changed:
+        with self.changed:
             return self._view()
 
     def wait(self, version: int, timeout_s: float) -> View:
         """The view as soon as it is newer than `version`, or after `timeout_s`."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._version != version, timeout_s)
+        with self.changed:
+            self.changed.wait_for(lambda: self.board.version != version, timeout_s)
             return self._view()
 
     def wait_idle(self, timeout_s: float) -> bool:
@@ -180,37 +174,9 @@ class Session:
         if worker is None or figures is None:
             return None
         told = since[1] if since[0] == worker.number else 0
-        return {
-            "turn": worker.number,
-            "running": worker.finish is None,
-            "latencies": {"from": told, "ms": figures.latencies_ms()[told:].round(3).tolist()},
-            **figures.as_dict(),
-        }
-
-    def attach(self, wake: Callable[[], None]) -> None:
-        """A socket took the session over: `wake` is called, briefly, when there is outgoing."""
-        with self._changed:
-            self._outbox.join(wake)
-            self._outbox.put({"type": "ready", "turn": self._number})
-
-    def detach(self, wake: Callable[[], None]) -> None:
-        """The socket closed: nobody listens any more, so the turn under way ends."""
-        with self._changed:
-            if self._outbox.wake != wake:  # another socket has taken over
-                return
-            self._outbox.wake = None
-            self._sound = False
-        self.stop()
-
-    def tell(self, event: dict[str, Any]) -> None:
-        """Send one event to the socket, if there is one."""
-        with self._changed:
-            self._outbox.put(event)
-
-    def outgoing(self) -> list[Outgoing]:
-        """What is to be sent now, in order."""
-        with self._changed:
-            return self._outbox.take(self._worker.playout if self._worker else None)
+        label, ceiling = self._runtime.label(figures.engine), self._runtime.bandwidth
+        running = worker.finish is None
+        return reports.figures(worker.number, running, figures, told, label, ceiling)
 
     # What the turn's worker reports
 
@@ -225,34 +191,38 @@ class Session:
             self._conversation.clear()
         self._fresh = False
         self._runtime.kv.use(self._conversation)
+        self._conversation.hidden_tokens = self.hidden_tokens
         return self._runtime.pipeline(), self._conversation, engine
+
+    def admit(self, kind: Kind) -> Ticket:
+        """A place in the queue. Raises `QueueFull`."""
+        return self._runtime.admit(self.id, kind)
+
+    def begin_round(self, worker: TurnWorker) -> None:
+        """A spoken turn has begun."""
+        with self.changed:
+            if self._worker is not None and self._worker.kind == "aside":
+                self._worker.stop()
+            self._adopt(worker)
+        self.set_state(worker, "transcribing")
 
     def set_state(self, worker: TurnWorker, state: str, **details: float | None) -> None:
         self.tell({"type": "state", "turn": worker.number, "state": state, **details})
 
     def heard(self, worker: TurnWorker, text: str) -> None:
         """The transcript of a spoken turn."""
-        with self._changed:
+        with self.changed:
             if text:
-                self._add(worker.log, "user", text)
+                worker.question = self.board.add(worker.log, "user", text)
             self._outbox.put({"type": "heard", "turn": worker.number, "text": text})
+            self.set_state(worker, "thinking")
 
     def extend_reply(self, worker: TurnWorker, text: str) -> None:
-        with self._changed:
+        with self.changed:
             if worker.reply is None:
-                worker.reply = {"role": "assistant", "content": ""}
-                worker.log.append(worker.reply)
+                worker.reply = self.board.add(worker.log, "assistant", "")
             worker.reply["content"] += text
-            self._bump()
-
-    def add_speech(self, worker: TurnWorker, pcm: np.ndarray, rate_hz: int, text: str) -> None:
-        with self._changed:
-            if worker is not self._worker or worker.playout.ended or not self.speaks:
-                return
-            if worker.playout.total == 0:
-                self._outbox.speech_began(worker.playout, rate_hz)
-            worker.playout.add(pcm, rate_hz, text)
-            self._outbox.progressed()
+            self.board.bump()
 
     def count(self, metrics: ReplyMetrics) -> None:
         """A reply has cost this much."""
@@ -260,77 +230,97 @@ class Session:
 
     def turn_ended(self, worker: TurnWorker) -> None:
         """Called once, as the last thing of a turn."""
-        with self._changed:
+        with self.changed:
             worker.finish = worker.finish or "stopped"
             worker.running = False
-            worker.playout.ended = True
-            self._runtime.telemetry.turn(worker.kind, worker.finish, worker.stages)
-            if worker.finish == "failed":
-                self._show_failure(worker)
-            elif worker.finish == "complete" and worker.reply is None:
-                self._add(worker.log, "assistant", "*The model had nothing to say.*")
-            elif worker.stopped and worker.kind == "voice" and worker.speaks:
-                self._keep_heard(worker)
-            elif worker.stopped and worker.reply is not None:
-                worker.reply["content"] += f"\n\n{TIME_IS_UP if worker.timed_out else '*Stopped.*'}"
             metrics = worker.metrics()
-            trimmed = metrics.trimmed_turns if metrics else 0
-            if trimmed and worker.reply is not None:
-                worker.reply["content"] += f"\n\n{left_out(trimmed)}"
-            self._outbox.put(
-                {
-                    "type": "done",
-                    "turn": worker.number,
-                    "finish": worker.finish,
-                    "stages": worker.stages,
-                    "message": worker.error,
-                }
-            )
-            self._bump()
+            worker.stages = with_thinking(worker.stages, metrics.hidden_ms if metrics else 0.0)
+            self._runtime.telemetry.turn(worker.kind, worker.finish, worker.stages)
+            if metrics is not None and (tpot_ms := metrics.tpot_ms()["p50"]) is not None:
+                self._runtime.tpot_ms[metrics.engine] = tpot_ms
+            if worker.finish == "superseded":
+                self._take_off(worker)
+            elif worker.kind != "aside":
+                self._end_answer(worker, metrics)
+                self._record(worker)
+            self._outbox.put(reports.ended(worker))
+            self.board.bump()
+
+    def round_over(self, worker: TurnWorker, finish: str, heard: str) -> None:
+        """Nothing more of a turn will be played; after an interruption only `heard` was."""
+        with self.changed:
+            worker.playout.ended = True
+            cut = finish in ("interrupted", "stopped")
+            if cut and worker.kind == "voice" and worker.speaks and worker.reply is not None:
+                worker.reply["content"] = f"{heard} …" if heard else "*Stopped before it spoke.*"
+                self.board.bump()
+
+    def measured(self, worker: TurnWorker, stages: list[Stage]) -> None:
+        """The first sound of the answer was audible, and these are the stages until then."""
+        with self.changed:
+            hidden_ms = (metrics.hidden_ms or 0.0) if (metrics := worker.metrics()) else 0.0
+            plain: list[StageDict] = [{"name": s.name, "ms": s.ms} for s in stages]
+            worker.stages = with_thinking(plain, hidden_ms)
+            self.ledger.measured(worker)
+            self._outbox.put(reports.measured(worker))
 
     # Inside; the lock is held
 
-    def _start(self, kind: Kind, speak: bool, begin: Begin, typed: str = "") -> int:
-        ticket = self._runtime.admit(self.id, kind)
-        with self._changed:
-            self.stop()
-            self.used_at = time.monotonic()
-            self._number += 1
-            self._typed, self._failed_text = typed, ""
-            worker = TurnWorker(
-                self, self._number, kind, speak, begin, ticket, self._worker, self._messages
-            )
-            self._worker = worker
-            self._outbox.put({"type": "turn", "turn": worker.number, "kind": kind})
-            if typed:
-                self._add(self._messages, "user", typed)
-            worker.start()
-            return worker.number
-
-    def _keep_heard(self, worker: TurnWorker) -> None:
-        """The conversation remembers, and the page shows, only the words that were played."""
-        if worker.kind != "voice" or worker.reply is None or self._conversation is None:
+    def _end_answer(self, worker: TurnWorker, metrics: ReplyMetrics | None) -> None:
+        if worker.finish == "failed":
+            self._show_failure(worker)
+        elif worker.finish == "complete" and worker.reply is None:
+            self.board.add(worker.log, "assistant", "*The model had nothing to say.*")
+        elif worker.stopped and worker.reply is not None:
+            worker.reply["content"] += f"\n\n{TIME_IS_UP if worker.timed_out else '*Stopped.*'}"
+        if metrics is None or worker.reply is None:
             return
-        heard = worker.playout.heard()
-        self._conversation.keep_heard(heard)
-        worker.reply["content"] = f"{heard} …" if heard else "*Stopped before it spoke.*"
-        self._bump()
+        if metrics.trimmed_turns:
+            worker.reply["content"] += f"\n\n{left_out(metrics.trimmed_turns)}"
+        label = self._runtime.label(metrics.engine)
+        worker.reply["label"] = answer_label(metrics.as_dict(), label)
+
+    def _record(self, worker: TurnWorker) -> None:
+        """Put the turn into the ledger, with what was decoded for it."""
+        trace, reply = None, worker.source
+        if reply is not None and reply.deltas:
+            self.last_reply = reply
+            trace = Trace.of(reply, self._runtime.label(reply.metrics().engine))
+        self.ledger.record(worker, trace, self._spoken if worker is self._worker else [])
+
+    def _start(self, kind: Kind, speak: bool, begin: Begin | None, typed: str = "") -> TurnWorker:
+        ticket = self.admit(kind)
+        with self.changed:
+            self.stop()
+            log = [] if kind == "aside" else self.board.messages
+            number = next(self._numbers)
+            worker = TurnWorker(self, number, kind, speak, begin, ticket, self._worker, log)
+            self._adopt(worker, typed)
+            if kind == "aside":
+                worker.start()
+            else:
+                self.board.add(self.board.messages, "user", typed)
+                self._floor.say(typed, worker)
+            return worker
+
+    def _adopt(self, worker: TurnWorker, typed: str = "") -> None:
+        """`worker`'s is the latest turn."""
+        self.used_at = time.monotonic()
+        self._number, self._worker = worker.number, worker
+        self._typed, self._failed_text, self._spoken = typed, "", []
+        self._outbox.put({"type": "turn", "turn": worker.number, "kind": worker.kind})
+
+    def _take_off(self, worker: TurnWorker) -> None:
+        """The speaker went on before anything was heard: it is all part of the next turn."""
+        gone = (worker.question, worker.reply)
+        worker.log[:] = [message for message in worker.log if not any(message is m for m in gone)]
 
     def _view(self) -> View:
         running = self._worker is not None and self._worker.running
-        messages = [dict(message) for message in self._messages]
-        return View(self._version, messages, self._number, running, self._failed_text)
+        messages = self.board.copy()
+        return View(self.board.version, messages, self._number, running, self._failed_text)
 
     def _show_failure(self, worker: TurnWorker) -> None:
-        self._add(worker.log, "assistant", f"**This turn failed.** {worker.error}")
-        if worker is self._worker and worker.log is self._messages and worker.reply is None:
+        self.board.add(worker.log, "assistant", f"**This turn failed.** {worker.error}")
+        if worker is self._worker and worker.log is self.board.messages and worker.reply is None:
             self._failed_text = self._typed
-
-    def _add(self, log: list[dict[str, str]], role: str, content: str) -> None:
-        log.append({"role": role, "content": content})
-        del log[:-MAX_SHOWN]
-        self._bump()
-
-    def _bump(self) -> None:
-        self._version += 1
-        self._changed.notify_all()

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from engine.metrics import ReplyMetrics
     from engine.models.base import Model
     from engine.sampling import SamplingParams
+    from ui.services import Judge
+
+MAX_JUDGE_MS = 150.0  # on a slower processor its verdict would come after the words
 
 
 def chat(options: argparse.Namespace) -> int:
@@ -75,7 +78,6 @@ def page(options: argparse.Namespace) -> int:
     """Serve the page until interrupted."""
     from assets.console import ConsoleProgress
     from assets.resolver import resolve
-    from audio.endpointing import Endpointer
     from audio.vad import StreamingVad
     from engine.conversation import check_context
     from engine.sampling import SamplingParams
@@ -104,7 +106,7 @@ def page(options: argparse.Namespace) -> int:
         make_conversation=lambda: _conversation(options, model(), engines[options.engine]()),
         make_pipeline=_pipeline,
         make_vad=StreamingVad,
-        make_endpointer=Endpointer,
+        make_judge=_judge,
     )
     launch(services, options.host, options.port)
     return 0
@@ -230,6 +232,19 @@ def _pipeline() -> VoicePipeline:
         pipeline = VoicePipeline(transcriber, Synthesizer(resolve("voice", progress)))
     pipeline.warm()
     return pipeline
+
+
+def _judge() -> Judge | None:
+    """The model that hears whether a speaker has finished; None where it cannot be had or run."""
+    from assets.resolver import resolve
+    from audio.smart_turn import SmartTurn
+
+    try:
+        judge = SmartTurn(resolve("turn"))
+    except UnpausedError as error:
+        print(f"unpaused: the end of a turn is told by punctuation: {error}", file=sys.stderr)
+        return None
+    return judge.probability if judge.warm_ms() <= MAX_JUDGE_MS else None
 
 
 def _check_writable(path: Path | None, question: Path) -> None:

@@ -1,13 +1,15 @@
-"""One turn, from its place in the queue to its last word, on a thread of its own."""
+"""One turn as the page sees it, from its place in the queue to its last word."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from audio.pipeline import Delta, Speech, Transcribed, TurnDone, TurnFailed
+from audio.pipeline import Delta, TurnDone, TurnFailed
+from audio.rounds import Parts
 from engine.errors import UnpausedError
 from ui.gate import Ticket
 from ui.playout import Playout
@@ -15,9 +17,11 @@ from ui.words import sentence
 
 if TYPE_CHECKING:
     from audio.pipeline import Turn, VoicePipeline
+    from audio.rounds import Request
     from engine.base import DecodeEngine
     from engine.conversation import Conversation
     from engine.metrics import ReplyMetrics
+    from engine.reply import ReplyStream
     from ui.session import Session
 
 logger = logging.getLogger(__name__)
@@ -30,10 +34,12 @@ GATE_CHECK_S = 2.0
 DEFECT = "Something went wrong inside; the server's log has the details. Please try again."
 
 
-class TurnWorker(threading.Thread):
-    """Waits for the turn before it and for the engine, then follows the pipeline's events.
+class TurnWorker:
+    """A turn of the conversation is `opened` by its dialogue and told of its events by `follow`;
+    what runs beside the conversation has a thread of its own, which `start` begins.
 
-    `finish` is None until the end, then one of the pipeline's words or "failed".
+    `finish` is None until the end, then one of the pipeline's words or "failed". Without a
+    `ticket` one is asked for when the turn is opened.
     """
 
     def __init__(
@@ -42,36 +48,40 @@ class TurnWorker(threading.Thread):
         number: int,
         kind: Kind,
         speaks: bool,
-        begin: Begin,
-        ticket: Ticket,
-        previous: TurnWorker | None,
-        log: list[dict[str, str]],
+        begin: Begin | None = None,
+        ticket: Ticket | None = None,
+        previous: TurnWorker | None = None,
+        log: list[dict[str, str]] | None = None,
     ) -> None:
-        super().__init__(name=f"turn-{number}", daemon=True)
         self.number, self.kind, self.speaks = number, kind, speaks
-        self.log = log  # the messages of the conversation that the turn began in
+        # The messages of the conversation that the turn began in:
+        self.log = session.board.messages if log is None else log
         self.playout = Playout(number)
         self.running = True  # until `Session.turn_ended`
         self.finish: str | None = None
         self.error = ""
-        self.reply: dict[str, str] | None = None  # its entry in the session's log
+        self.question: dict[str, str] | None = None  # its entries in the session's log,
+        self.reply: dict[str, str] | None = None  # where it was spoken
         self.stages: list[dict[str, Any]] = []
+        self.timed_out = False  # others waited, and its time was up
         self._session, self._begin, self._ticket, self._previous = session, begin, ticket, previous
+        self.source: ReplyStream | None = None  # what was decoded, once it has ended
         self._turn: Turn | None = None
         self._metrics: ReplyMetrics | None = None
         self._stopped = threading.Event()
         self._ended = threading.Event()
-        self.timed_out = False  # others waited, and its time was up
-        ticket.give_way = self._give_way
+        if ticket is not None:
+            ticket.give_way = self._give_way
 
     def _give_way(self) -> None:
         self.timed_out = True
-        self.stop()
+        self._session.stop(self.number)
 
     def stop(self) -> None:
         """End the turn within a token, or its waiting at once. Safe from any thread, any time."""
         self._stopped.set()
-        self._ticket.cancel()
+        if self._ticket is not None:
+            self._ticket.cancel()
         turn = self._turn
         if turn is not None:
             turn.stop()
@@ -80,6 +90,11 @@ class TurnWorker(threading.Thread):
     def stopped(self) -> bool:
         return self._stopped.is_set()
 
+    @property
+    def admitted(self) -> bool:
+        """Whether it has had a place in the queue."""
+        return self._ticket is not None
+
     def wait_ended(self, timeout_s: float) -> bool:
         return self._ended.wait(timeout_s)
 
@@ -87,6 +102,61 @@ class TurnWorker(threading.Thread):
         """What the reply has cost so far, by the engine's clock; None before there is one."""
         turn = self._turn
         return turn.metrics() if self.finish is None and turn is not None else self._metrics
+
+    # A turn of the conversation
+
+    @contextmanager
+    def opened(self, request: Request) -> Iterator[Parts | None]:
+        """What answers `request`, once the engine is free; None when it was stopped before."""
+        if self._ticket is None:
+            self._ticket = self._session.admit(self.kind)
+            self._ticket.give_way = self._give_way
+        request.on_stop(self.stop)
+        try:
+            if not self._wait_at_gate():
+                yield None
+                return
+            pipeline, conversation, engine = self._session.prepare(self)
+            if self.kind == "text":
+                self._session.set_state(self, "thinking")
+            params = self._session.params
+
+            def begin(text: str) -> Turn:
+                self._turn = pipeline.text_turn(
+                    text, conversation, engine, params, speak=request.speak, joins=False
+                )
+                return self._turn
+
+            yield Parts(conversation, begin, engine.name)
+        finally:
+            self._ticket.leave()
+
+    def follow(self, event: object) -> None:
+        """Show one event of the turn."""
+        self._follow(event)
+        if isinstance(event, TurnDone | TurnFailed):
+            self._end()
+
+    def over(self, finish: str, message: str) -> None:
+        """The round is over, as it may be without ever having had a turn."""
+        if self.finish is None:
+            self.finish = finish
+            if finish == "failed":
+                self._fail(message)
+        self._end()
+
+    def _end(self) -> None:
+        if not self._ended.is_set():
+            self.source = self._turn.reply if self._turn is not None else None
+            self._turn = None
+            self._session.turn_ended(self)
+            self._ended.set()
+
+    # Beside the conversation
+
+    def start(self) -> None:
+        """Run it on a thread of its own."""
+        threading.Thread(target=self.run, name=f"turn-{self.number}", daemon=True).start()
 
     def run(self) -> None:
         try:
@@ -98,10 +168,9 @@ class TurnWorker(threading.Thread):
             self._fail(DEFECT)
         finally:
             self._previous = None  # a chain of turns must not keep each other alive
-            self._turn = None
+            assert self._ticket is not None
             self._ticket.leave()
-            self._session.turn_ended(self)
-            self._ended.set()
+            self._end()
 
     def _run(self) -> None:
         if self._previous and not self._previous.wait_ended(STOP_WAIT_S):
@@ -113,16 +182,18 @@ class TurnWorker(threading.Thread):
         if self.stopped:
             self.finish = "stopped"
             return
+        assert self._begin is not None
         turn = self._begin(*parts)
         self._turn = turn
         if self.stopped:  # it came before there was a turn to stop
             turn.stop()
-        self._session.set_state(self, "transcribing" if self.kind == "voice" else "thinking")
+        self._session.set_state(self, "thinking")
         for event in turn:
             self._follow(event)
 
     def _wait_at_gate(self) -> bool:
         """True when it holds the gate, False when it was stopped before."""
+        assert self._ticket is not None
         position: int | None = -1
         while not self.stopped:
             position = self._ticket.wait(position, GATE_CHECK_S)
@@ -139,15 +210,10 @@ class TurnWorker(threading.Thread):
     def _follow(self, event: object) -> None:
         session = self._session
         match event:
-            case Transcribed():
-                session.heard(self, event.text)
-                session.set_state(self, "thinking")
             case Delta() if event.text:
                 if self.reply is None:
                     session.set_state(self, "answering")
                 session.extend_reply(self, event.text)
-            case Speech():
-                session.add_speech(self, event.pcm, event.rate_hz, event.text)
             case TurnDone():
                 self.stages = [{"name": stage.name, "ms": stage.ms} for stage in event.stages]
                 self._metrics = event.metrics

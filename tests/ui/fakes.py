@@ -14,8 +14,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from audio.endpointing import Endpointer
-from audio.pipeline import Delta, Finish, Speech, Stage, Transcribed, TurnDone, TurnFailed
+from audio.pipeline import Clause, Delta, Finish, Speech, TurnDone, TurnFailed
+from engine.base import Token
+from engine.generate import TextDelta
 from engine.kv_cache import KVCache
 from engine.metrics import ReplyMetrics
 from engine.sampling import SamplingParams
@@ -41,17 +42,76 @@ class FakeEngine:
     name: str
 
 
+class FakeReply:
+    """As `engine.reply.ReplyStream`: one token a word, 18.4 ms apart, by whichever engine's pace."""
+
+    def __init__(
+        self, conversation: FakeConversation, engine: Any, request: FakeRequest, joins: bool = True
+    ) -> None:
+        self.request, self.user_text, self.joins = request, request.user_text, joins
+        self.deltas: list[TextDelta] = []
+        self.text = ""
+        self._conversation, self._stopped = conversation, threading.Event()
+        self._metrics = ReplyMetrics(engine=engine.name, model="fake", prompt_tokens=9)
+        self._pace_ns = PACE_NS.get(engine.name, 18_400_000)
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def metrics(self) -> ReplyMetrics:
+        return self._metrics
+
+    def add(self, text: str, hidden: bool = False) -> None:
+        """One token more."""
+        count = len(self.deltas) + 1
+        token = Token(1000 + len(text), self._metrics.start_ns + count * self._pace_ns, -1.0)
+        self.deltas.append(TextDelta(text, token, hidden))
+        self._metrics.token_times_ns.append(token.time_ns)
+        self.text += text
+        self._metrics.hidden_tokens += hidden
+
+    def __iter__(self) -> Iterator[TextDelta]:
+        for count, word in enumerate(self.request.answer.split(" ")):
+            if self._stopped.is_set():
+                break
+            self.add(word if count == 0 else f" {word}")
+            yield self.deltas[-1]
+        self._metrics.finish_reason = "stopped" if self._stopped.is_set() else "eos"
+
+
+PACE_NS = {"cpu": 4_000_000}  # by engine
+
+
+@dataclass
+class FakeRequest:
+    user_text: str
+    answer: str
+    params: SamplingParams = SamplingParams()
+
+
 class FakeConversation:
     def __init__(self) -> None:
         self.messages: list[dict[str, str]] = []
+        self.hidden_tokens = 0
+        self.last: FakeReply | None = None
         self.cache = KVCache(1, 1, 8, 2, torch.float32)
+
+    def reply(self, engine: Any, text: str, params: Any, joins: bool = True) -> FakeReply:
+        return FakeReply(self, engine, FakeRequest(text, REPLY, params), joins)
+
+    def again(self, engine: Any, reply: FakeReply) -> FakeReply:
+        return FakeReply(self, engine, reply.request, joins=False)
 
     def keep_heard(self, text: str) -> None:
         if self.messages and self.messages[-1]["role"] == "assistant":
             self.messages[-1]["content"] = text
 
+    def retract(self) -> None:
+        del self.messages[-2:]
+
     def clear(self) -> None:
         self.messages.clear()
+        self.last = None
 
 
 class FakeTurn:
@@ -60,36 +120,36 @@ class FakeTurn:
     def __init__(
         self,
         conversation: FakeConversation,
+        engine: Any,
         text: str,
         pipeline: FakePipeline,
-        transcript: str | None,
         speak: bool,
-        endpointing_ms: float,
     ) -> None:
         self._conversation, self._text, self._pipeline = conversation, text, pipeline
-        self._transcript, self._speak = transcript, speak
-        self._endpointing_ms = endpointing_ms
+        self._speak, self._said = speak, ""
         self._stopped = threading.Event()
-        self._metrics = ReplyMetrics(
-            engine="eager", model="fake", prompt_tokens=9, trimmed_turns=pipeline.trimmed_turns
-        )
+        self._engine = engine
+        self.reply: FakeReply | None = None
 
     def stop(self) -> None:
         self._stopped.set()
 
     def metrics(self) -> ReplyMetrics | None:
-        return self._metrics if self._metrics.tokens else None
+        reply = self.reply
+        return reply.metrics() if reply is not None and reply.deltas else None
 
     def __iter__(self) -> Iterator[Any]:
         pipeline = self._pipeline
-        if self._transcript is not None:
-            yield Transcribed(self._transcript, 20.0)
-            if not self._transcript:
-                yield TurnDone("", None, [], "no_speech")
-                return
         if pipeline.fails:
             yield TurnFailed(pipeline.fails)
             return
+        request = FakeRequest(self._text, pipeline.reply)
+        reply = self.reply = FakeReply(self._conversation, self._engine, request)
+        figures = reply.metrics()
+        figures.trimmed_turns = pipeline.trimmed_turns
+        for _ in range(self._conversation.hidden_tokens):
+            reply.add("", hidden=True)
+            yield Delta("", reply.deltas[-1].token)
         said = ""
         for count, word in enumerate(pipeline.reply.split(" ")):
             pipeline.wait(self._stopped)
@@ -97,22 +157,25 @@ class FakeTurn:
                 break
             if count + 1 == pipeline.hold_after:
                 pipeline.pace.clear()  # before the word is out: whoever sees it may set it again
-            self._metrics.token_times_ns.append(pipeline.tick())
             piece = word if not said else " " + word
             said += piece
-            yield Delta(piece, None)
+            reply.add(piece)
+            yield Delta(piece, reply.deltas[-1].token)
             if word.endswith((".", "!", "?")) and self._speak:
                 clause = said.split(". ")[-1]
+                yield Clause(clause)
                 yield Speech(tone(0.25 * len(clause.split())), RATE_HZ, clause)
-        self._conversation.messages += [
-            {"role": "user", "content": self._text or self._transcript or ""},
-            {"role": "assistant", "content": said},
-        ]
-        stages = [Stage("prefill", 61.0), Stage("first_clause", 142.0), Stage("synthesis", 88.0)]
-        if self._transcript is not None:
-            stages[:0] = [Stage("endpointing", self._endpointing_ms), Stage("transcription", 96.0)]
+        self._said = said
         finish: Finish = "stopped" if self._stopped.is_set() else "complete"
-        yield TurnDone(said, self._metrics, stages, finish)
+        figures.finish_reason = "stopped" if self._stopped.is_set() else pipeline.finish_reason
+        yield TurnDone(said, figures, [], finish)
+
+    def join(self) -> None:
+        self._conversation.messages += [
+            {"role": "user", "content": self._text},
+            {"role": "assistant", "content": self._said},
+        ]
+        self._conversation.last = self.reply
 
 
 @dataclass
@@ -126,12 +189,12 @@ class FakePipeline:
     transcript: str = "Why is the sky blue?"
     fails: str = ""
     trimmed_turns: int = 0
+    finish_reason: str = "eos"
     word_s: float = 0.0
     hold_after: int | None = None
     pace: threading.Event = field(default_factory=threading.Event)
     turns: list[FakeTurn] = field(default_factory=list)
     heard: list[np.ndarray] = field(default_factory=list)
-    clock_ns: int = 0
 
     def __post_init__(self) -> None:
         self.pace.set()
@@ -145,29 +208,20 @@ class FakePipeline:
         while not (stopped.is_set() or self.pace.wait(0.02)):
             pass
 
-    def tick(self) -> int:
-        self.clock_ns += 18_400_000
-        return self.clock_ns
+    def transcribe(self, samples: np.ndarray) -> str:
+        self.heard.append(samples)
+        return self.transcript
 
     def text_turn(
-        self, text: str, conversation: Any, engine: Any, params: SamplingParams, speak: bool = True
-    ) -> FakeTurn:
-        return self._turn(conversation, text, None, speak, 0.0)
-
-    def voice_turn(
         self,
-        samples: np.ndarray,
+        text: str,
         conversation: Any,
         engine: Any,
         params: SamplingParams,
-        endpointing_ms: float,
         speak: bool = True,
+        joins: bool = True,
     ) -> FakeTurn:
-        self.heard.append(samples)
-        return self._turn(conversation, "", self.transcript, speak, endpointing_ms)
-
-    def _turn(self, conversation: Any, text: str, transcript: str | None, *rest: Any) -> FakeTurn:
-        turn = FakeTurn(conversation, text, self, transcript, *rest)
+        turn = FakeTurn(conversation, engine, text, self, speak)
         self.turns.append(turn)
         return turn
 
@@ -202,5 +256,4 @@ def services(
         make_conversation=make_conversation,
         make_pipeline=cast(Any, lambda: pipeline),
         make_vad=LoudnessVad,  # type: ignore[arg-type]
-        make_endpointer=Endpointer,
     )

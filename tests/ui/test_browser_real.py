@@ -25,7 +25,6 @@ MICROPHONE_HZ = 48000
 
 @pytest.fixture(scope="module")
 def real_services(smollm2_path: Path, whisper_dir: Path, voice_path: Path) -> Services:
-    from audio.endpointing import Endpointer
     from audio.pipeline import VoicePipeline
     from audio.stt import Transcriber
     from audio.tts import Synthesizer
@@ -46,7 +45,6 @@ def real_services(smollm2_path: Path, whisper_dir: Path, voice_path: Path) -> Se
         make_conversation=lambda: Conversation(model(), context=1024),
         make_pipeline=lambda: VoicePipeline(Transcriber(whisper_dir), Synthesizer(voice_path)),
         make_vad=StreamingVad,
-        make_endpointer=Endpointer,
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.ui.conftest import until
 from tests.ui.fakes import REPLY, FakePipeline
-from ui.hearing import Hearing, Inbox, Interruption
+from ui.hearing import Hearing, Inbox
 from ui.protocol import MicrophoneFrame, Talk
 from ui.session import Session
 from ui.visitors import Visitors
@@ -27,7 +27,7 @@ def frames(take: int, *parts: tuple[float, bool]) -> list[MicrophoneFrame]:
 
 @pytest.fixture
 def hearing(session: Session, visitors: Visitors) -> Hearing:
-    return Hearing(session, visitors.runtime.services)
+    return Hearing(session.dialogue)
 
 
 @pytest.fixture
@@ -100,12 +100,13 @@ def test_speaking_over_the_reply_stops_it_and_is_answered(
     pipeline.hold_after = 4
     session.start_text("Why?")
     until(session, lambda: session.view().messages[-1]["content"] == "The sky is blue.")
-    hearing.feed([Talk(1, True, "free"), *frames(1, (0.4, True))])
+    hearing.feed([Talk(1, True, "free"), *frames(1, (0.9, True))])
     assert session.wait_idle(10)
     assert session.view().messages[-1]["content"].endswith("*Stopped.*")
     pipeline.hold_after = None
     pipeline.pace.set()
-    hearing.feed(frames(1, (0.6, True), (1.0, False)))
+    hearing.feed(frames(1, (0.1, True), (1.0, False)))
+    until(session, lambda: len(pipeline.turns) == 2)
     assert session.wait_idle(10)
     assert session.view().messages[-1]["content"] == REPLY
 
@@ -117,8 +118,8 @@ def test_speaking_over_playback_stops_it_once_and_is_answered(
     session.start_text("Why?")
     assert session.wait_idle(10) and session.active  # nobody reports that anything was played
     hearing.feed([Talk(1, True, "free"), *frames(1, (1.0, True), (1.0, False))])
+    until(session, lambda: len(pipeline.turns) == 2)
     assert session.wait_idle(10)
-    assert len(pipeline.turns) == 2
     flushes = [e for e in events if isinstance(e, dict) and e["type"] == "flush"]
     assert [flush["turn"] for flush in flushes] == [1]
 
@@ -145,17 +146,6 @@ def test_pressing_the_button_interrupts_at_once(
     session.start_text("Why?")
     hearing.feed([Talk(1, True, "hold")])
     assert session.wait_idle(10)
-
-
-def test_interruption_needs_a_stretch_of_speech() -> None:
-    script = [1, 1, 1, 0, 1, 0, 0, 1, 1, 1, 0, 0, 0, 1]  # a gap of three blocks starts anew
-    interruption = Interruption()
-    assert not any(interruption.push(float(p), 100) for p in script[:2])
-    assert interruption.push(1.0, 100)
-    interruption.reset()
-    assert [interruption.push(float(p), 90) for p in script].index(True) == 4
-    interruption.reset()
-    assert not any(interruption.push(float(p), 80) for p in [1, 1, 1, 0, 0, 0] * 20)
 
 
 def test_a_flood_drops_the_oldest_frames_and_counts_them() -> None:

@@ -13,7 +13,7 @@ def seconds(count: float) -> np.ndarray:
 
 def test_no_more_is_sent_than_the_lead_until_something_was_played() -> None:
     playout = Playout(1)
-    playout.add(seconds(5), RATE, "five seconds")
+    playout.add(seconds(5), RATE)
     sent = sum(len(frame) // 2 for frame in playout.take())
     assert LEAD_MS * RATE // 1000 <= sent < LEAD_MS * RATE // 1000 + FRAME
     assert playout.take() == []
@@ -25,7 +25,7 @@ def test_everything_arrives_in_order_whatever_the_pace() -> None:
     playout = Playout(1)
     received = b""
     for _ in range(3):
-        playout.add(seconds(0.7), RATE, "part")
+        playout.add(seconds(0.7), RATE)
         while frames := playout.take():
             received += b"".join(frames)
             playout.report(playout.sent)
@@ -36,7 +36,7 @@ def test_everything_arrives_in_order_whatever_the_pace() -> None:
 
 def test_reports_can_neither_go_back_nor_ahead() -> None:
     playout = Playout(1)
-    playout.add(seconds(1), RATE, "one")
+    playout.add(seconds(1), RATE)
     playout.take()
     playout.report(900)
     playout.report(100)
@@ -45,28 +45,20 @@ def test_reports_can_neither_go_back_nor_ahead() -> None:
     assert playout.played == playout.sent
 
 
-def test_heard_are_whole_clauses_and_a_share_of_the_cut_one() -> None:
+def test_a_pause_sends_nothing_and_a_stall_ends_it() -> None:
     playout = Playout(1)
-    playout.add(seconds(1), RATE, "First clause.")
-    playout.add(seconds(2), RATE, "one two three four")
-    playout.add(seconds(1), RATE, "never")
-    for _ in range(200):
-        playout.take()
-        playout.report(min(playout.sent, 2 * RATE))
-    assert playout.heard() == "First clause. one two"
-
-
-def test_nothing_played_is_nothing_heard() -> None:
-    playout = Playout(1)
-    assert playout.heard() == ""
-    playout.add(seconds(1), RATE, "words")
-    playout.take()
-    assert playout.heard() == ""
+    playout.add(seconds(3), RATE)
+    playout.paused = True
+    assert playout.take() == [] and playout.playing
+    playout.paused = False
+    assert playout.take()
+    playout.stall()
+    assert playout.stalled and not playout.playing
 
 
 def test_what_was_dropped_is_not_sent() -> None:
     playout = Playout(1)
-    playout.add(seconds(3), RATE, "three")
+    playout.add(seconds(3), RATE)
     playout.take()
     assert playout.playing
     playout.drop()
@@ -76,7 +68,7 @@ def test_what_was_dropped_is_not_sent() -> None:
 
 def test_an_empty_clause_and_a_changed_rate() -> None:
     playout = Playout(1)
-    playout.add(np.zeros(0, np.int16), RATE, "…")
-    assert playout.heard() == "…"
+    playout.add(np.zeros(0, np.int16), RATE)
+    assert not playout.playing
     with pytest.raises(ValueError, match="16000"):
-        playout.add(seconds(1), 16000, "other")
+        playout.add(seconds(1), 16000)

@@ -87,21 +87,15 @@ def test_events_tell_the_turn_from_start_to_end(session: Session) -> None:
     assert client.of("heard")[0]["text"] == "Why is the sky blue?"
     states = [event["state"] for event in client.of("state")]
     assert [state for state in states if state != "loading"] == [
-        "waiting",
         "transcribing",
         "thinking",
         "answering",
-    ] or states[-3:] == ["transcribing", "thinking", "answering"]
+    ]
     done = client.of("done")[0]
     assert done["finish"] == "complete"
-    assert [stage["name"] for stage in done["stages"]] == [
-        "endpointing",
-        "transcription",
-        "prefill",
-        "first_clause",
-        "synthesis",
-    ]
-    assert done["stages"][0]["ms"] == 210.0
+    names = [stage["name"] for stage in done["stages"] if stage["name"] != "queue"]
+    assert names == ["endpointing", "transcription", "prefill"]
+    assert done["stages"][0]["ms"] == pytest.approx(210.0)
     assert all(event["turn"] == turn for event in client.events if "turn" in event and
                event["type"] != "ready")  # fmt: skip
 
@@ -155,7 +149,7 @@ def test_a_defect_is_told_in_words(pipeline: FakePipeline) -> None:
     session = Visitors(Runtime(services(pipeline, make_conversation=broken))).open()
     session.start_text("Why?")
     run(session)
-    assert "server's log" in contents(session)[1][1]
+    assert "the log has the details" in contents(session)[1][1]
     assert "secret" not in contents(session)[1][1]
 
 
