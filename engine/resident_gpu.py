@@ -99,6 +99,10 @@ class GpuResident:
         self._set_run(cache, int(token_ids[-1]), params)
         cache.truncate(before)  # whoever reads the run keeps the list
         self.words[mb.FED] = len(token_ids) - 1
+        return self._ring_doorbell()
+
+    def _ring_doorbell(self) -> int:
+        """Launch the kernel on the run that the mailbox holds; the run's number."""
         self.run.copy_(torch.from_numpy(self.words), non_blocking=True)
         self.numbers.copy_(torch.from_numpy(self.mailbox.numbers), non_blocking=True)
         self._launched = True
