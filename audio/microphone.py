@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from audio.devices import Device, Format
-from audio.portaudio import fault, portaudio
+from audio.portaudio import fault, hurry_thread, portaudio
 from audio.ring import Ring
 
 BLOCK_MS = 20
@@ -52,6 +52,8 @@ class Microphone:
 
     def _copy(self, frames: np.ndarray, count: int, times: Any, status: Any) -> None:
         now = time.perf_counter()
+        if not self.blocks:
+            hurry_thread()
         # Some systems do not know when the sound was there; then it is as old as it is long.
         age = times.currentTime - times.inputBufferAdcTime
         if not times.inputBufferAdcTime:

@@ -11,6 +11,8 @@ import ctypes
 import functools
 import os
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -23,6 +25,7 @@ OPTIONS: dict[Kind, str] = {"input": "--microphone", "output": "--loudspeaker"}
 
 # PortAudio's codes (portaudio.h, enum PaErrorCode)
 _UNAVAILABLE, _BAD_CHANNELS, _BAD_RATE, _BAD_FORMAT, _HOST = -9985, -9998, -9997, -9994, -9999
+_NICENESS = -11  # what sound servers give themselves
 _EACCES, _EBUSY = -13, -16  # as ALSA reports them
 SOUND_NODES = Path("/dev/snd")  # where Linux has them
 
@@ -52,6 +55,39 @@ def rescan() -> None:
         sounddevice._terminate()
     with contextlib.suppress(sounddevice.PortAudioError):
         sounddevice._initialize()
+
+
+@contextlib.contextmanager
+def native_silence() -> Iterator[None]:
+    """Keep what PortAudio's own code writes to standard error, such as the source lines that met
+    with a device pulled out, off the screen. What Python writes there still comes through.
+    """
+    try:
+        screen = os.dup(2) if sys.stderr.fileno() == 2 else None
+    except (AttributeError, OSError, ValueError):  # closed, or not the process's own
+        screen = None
+    if screen is None:
+        yield
+        return
+    python, sys.stderr = sys.stderr, open(screen, "w", buffering=1, errors="replace")  # noqa: SIM115
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(screen, 2)
+        sys.stderr.close()
+        sys.stderr = python
+
+
+def hurry_thread() -> None:
+    """Let the calling thread go before others, where this user may: a callback that comes too late
+    is heard. Elsewhere the system's buffer has to do."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 def refused_settings(error: Exception) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from audio.devices import Device, Format
 from audio.microphone import BLOCK_MS, STALLED_S, STARTING_S
 from audio.outlet import Outlet
-from audio.portaudio import fault, portaudio
+from audio.portaudio import fault, hurry_thread, portaudio
 
 # What the system keeps ready to play. It is heard late by as much, and after an interruption too;
 # with less, a busy machine comes too late.
@@ -26,6 +26,7 @@ class Speaker:
     def __init__(self, device: Device, format: Format) -> None:
         self.device, self.rate_hz = device, format.rate_hz
         self.outlet = Outlet(format.rate_hz)
+        self.blocks = 0
         self.underflows = 0  # blocks that came too late for the system
         self._beat = time.perf_counter() + STARTING_S
         sounddevice = portaudio()
@@ -45,6 +46,9 @@ class Speaker:
 
     def _copy(self, out: np.ndarray, count: int, times: Any, status: Any) -> None:
         now = time.perf_counter()
+        if not self.blocks:
+            hurry_thread()
+        self.blocks += 1
         ahead = times.outputBufferDacTime - times.currentTime
         if not times.outputBufferDacTime:  # some systems do not know
             ahead = self._stream.latency

@@ -74,6 +74,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _live(options: argparse.Namespace) -> int:
     from audio.echo import choose_echo
+    from audio.portaudio import native_silence
     from audio.soundcard import Choice, Soundcard
     from ui.listen_assistant import load_assistant
     from ui.listen_talk import Talk
@@ -81,7 +82,7 @@ def _live(options: argparse.Namespace) -> int:
     choice = Choice(options.microphone, options.loudspeaker)
     with _device_faults():
         choice.agree()  # what would fail after loading is said before it
-    with Talk(options, load_assistant(options), KEYS) as talk:
+    with native_silence(), Talk(options, load_assistant(options), KEYS) as talk:
         with _device_faults():
             card = Soundcard(choice, choose_echo(options.headset), talk.screen.notice)
         _listen(talk, card)
@@ -96,6 +97,8 @@ def _listen(talk: Talk, card: Soundcard) -> None:
 
     player = Player(card.outlet, talk.played)
     talk.listeners.append(player.take)
+    # So long may Python code run before a callback that waits gets its turn; usually 5 ms.
+    sys.setswitchinterval(0.001)
     room = LiveRoom(card, talk.dialogue, player)
     controls = Controls(talk, room.call)
     talk.dialogue.listen(True)
