@@ -3,6 +3,7 @@
 const MICROPHONE_WISHES = {
   audio: { echoCancellation: true, noiseSuppression: true, autoGainControl: true, channelCount: 1 },
 };
+const LATENCY_LOOK_MS = 5000;
 const MICROPHONE_LINGER_MS = 20000; // kept open between two presses, so the second starts at once
 
 function scriptUrl(...sources) {
@@ -48,7 +49,19 @@ class Audio {
     });
     node.connect(this.context.destination);
     this.joinWorker("playback", node);
+    this.tellLatency(node);
     return true;
+  }
+
+  // The way from the worklet to the ear is known once sound runs, and may change with the device.
+  tellLatency(node) {
+    const tell = () => {
+      const latency = this.context.outputLatency || this.context.baseLatency || 0;
+      node.port.postMessage({ latency });
+    };
+    this.context.addEventListener("statechange", tell);
+    this.latencyTimer = setInterval(tell, LATENCY_LOOK_MS);
+    tell();
   }
 
   joinWorker(type, node) {

@@ -16,6 +16,16 @@ class PlaybackRing {
     this.played = 0;
     this.playing = false;
     this.ended = false;
+    this.paused = false;
+  }
+
+  // Nothing is taken out until `resume`; what is pushed meanwhile is kept as ever.
+  pause() {
+    this.paused = true;
+  }
+
+  resume() {
+    this.paused = false;
   }
 
   // Appends; the oldest samples give way, so the delay cannot grow.
@@ -51,6 +61,10 @@ class PlaybackRing {
 
   // Fills `output` (silence where there is nothing); returns how many samples are speech.
   pull(output) {
+    if (this.paused) {
+      output.fill(0);
+      return 0;
+    }
     if (!this.playing) {
       this.playing = this.buffered > 0 && (this.ended || this.buffered >= this.prebuffer);
       if (!this.playing) {
@@ -78,4 +92,34 @@ class PlaybackRing {
   }
 }
 
-if (typeof module !== "undefined") module.exports = { PlaybackRing };
+// Loudness that changes within milliseconds, so that it does not click.
+class Fader {
+  constructor(rampSamples) {
+    this.step = 1 / rampSamples;
+    this.gain = this.goal = 1;
+  }
+
+  to(goal) {
+    this.goal = goal;
+  }
+
+  // At once: there is nothing that could click.
+  reset() {
+    this.gain = this.goal = 1;
+  }
+
+  apply(samples) {
+    if (this.gain === 1 && this.goal === 1) return;
+    for (let index = 0; index < samples.length; index++) {
+      const way = this.goal - this.gain;
+      this.gain += Math.max(-this.step, Math.min(this.step, way));
+      samples[index] *= this.gain;
+    }
+  }
+
+  get silent() {
+    return this.gain === 0 && this.goal === 0;
+  }
+}
+
+if (typeof module !== "undefined") module.exports = { PlaybackRing, Fader };

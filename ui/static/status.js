@@ -16,7 +16,7 @@ const ENDED = {
 };
 
 // state: {socket, endedCode, microphone, talking, mode, hearing, playing, server, position, waitS,
-// note}
+// partial, note}
 // Gives {name, text, fault}: `name` styles the dial, `fault` marks text that asks for action.
 function describeStatus(state) {
   const idle = state.mode === "free" ? "listening" : "idle";
@@ -29,7 +29,9 @@ function describeStatus(state) {
   }
   if (state.microphone === "asking") return say("waiting", "Allow the microphone in the browser…");
   if (state.talking && state.mode === "hold") return say("listening", "Listening. Release to send.");
-  if (state.hearing && !state.playing) return say("listening", "Listening…");
+  if (state.hearing && !state.playing) {
+    return say("listening", state.partial ? `“${state.partial}”` : "Listening…");
+  }
   if (state.playing) {
     return say("speaking", state.mode === "free" ? "Speaking. Talk over it to interrupt." : "Speaking");
   }

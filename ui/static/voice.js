@@ -196,7 +196,11 @@ class Voice {
       const unheard = event.finish === "no_speech" ? "No speech was heard. Try again." : "";
       this.set({ server: null, note: unheard });
     } else if (event.type === "hearing") {
-      this.set({ hearing: event.on });
+      this.set({ hearing: event.on, partial: "" });
+    } else if (event.type === "partial") {
+      this.set({ partial: event.text });
+    } else if (event.type === "taken_back") {
+      this.set({ partial: "" });
     } else if (event.type === "error") {
       this.set({ note: event.message });
     } else if (event.type === "metrics" && this.state.server === "answering") {

@@ -57,7 +57,10 @@ function receiveEvent(event) {
   if (event.type === "turn") latest = event.turn;
   if (event.type === "speech") beginSpeech(event);
   if (event.type === "speech_end" && speech && event.turn === speech.turn) endSpeech(event.samples);
-  if (event.type === "flush" && speech && event.turn === speech.turn) flush();
+  if (speech && event.turn === speech.turn) {
+    if (event.type === "flush") flush();
+    if (["duck", "pause", "resume"].includes(event.type)) playback?.port.postMessage(event);
+  }
   tell({ type: "event", event });
 }
 
@@ -103,7 +106,8 @@ function receiveReport(report) {
   speech.played = Math.round((report.played * speech.hz) / playback.hz);
   const done = report.drained && speech.total !== null;
   const samples = done ? speech.total : speech.played;
-  send({ type: "played", turn: speech.turn, samples, done });
+  const { waited_ms, ago_ms } = report;
+  send({ type: "played", turn: speech.turn, samples, done, waited_ms, ago_ms });
   if (done) flush();
 }
 

@@ -1,6 +1,6 @@
 const assert = require("node:assert");
 const { test } = require("node:test");
-const { PlaybackRing } = require("../../../ui/static/ring.js");
+const { PlaybackRing, Fader } = require("../../../ui/static/ring.js");
 
 const ramp = (count, from = 1) => Float32Array.from({ length: count }, (_, n) => from + n);
 
@@ -74,4 +74,45 @@ test("a flush is silent at once", () => {
   ring.flush();
   assert.deepStrictEqual(pull(ring, 3), [0, [0, 0, 0]]);
   assert.strictEqual(ring.played, 0);
+});
+
+test("a pause keeps what is buffered, and what comes during it", () => {
+  const ring = new PlaybackRing(100, 2);
+  ring.push(ramp(4));
+  assert.deepStrictEqual(pull(ring, 2), [2, [1, 2]]);
+  ring.pause();
+  ring.push(ramp(2, 5));
+  assert.deepStrictEqual(pull(ring, 3), [0, [0, 0, 0]]);
+  assert.strictEqual(ring.played, 2);
+  ring.resume();
+  assert.deepStrictEqual(pull(ring, 4), [4, [3, 4, 5, 6]]);
+  assert.strictEqual(ring.underruns, 0);
+});
+
+test("a flush ends a pause", () => {
+  const ring = new PlaybackRing(100, 2);
+  ring.push(ramp(4));
+  ring.pause();
+  ring.flush();
+  ring.push(ramp(2));
+  assert.deepStrictEqual(pull(ring, 2), [2, [1, 2]]);
+});
+
+test("a fader reaches silence in its ramp, without a jump, and comes back", () => {
+  const fader = new Fader(10);
+  const loud = () => new Float32Array(20).fill(1);
+  const first = loud();
+  fader.apply(first);
+  assert.deepStrictEqual([...first], [...loud()]);
+  fader.to(0);
+  const down = loud();
+  fader.apply(down);
+  assert.ok(down.every((value, n) => n === 0 || Math.abs(value - down[n - 1]) < 0.11));
+  assert.ok(down[0] > 0.85 && Math.abs(down[12]) < 1e-6);
+  fader.apply(loud());
+  assert.ok(fader.silent);
+  fader.to(1);
+  const up = loud();
+  fader.apply(up);
+  assert.ok(!fader.silent && up[0] < 0.2 && Math.abs(up[19] - 1) < 1e-6);
 });
