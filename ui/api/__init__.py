@@ -1,0 +1,1 @@
+"""The OpenAI-compatible API under /v1, and what operators ask for: /healthz and /metrics."""

@@ -1,0 +1,134 @@
+"""A whole server with a tiny model behind its API; the page's own turns have stand-ins."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine.conversation import Conversation
+from engine.eager import EagerEngine
+from engine.models.base import Model
+from engine.weights import load_model
+from tests.engine import tiny
+from tests.ui.browser import free_port
+from tests.ui.fakes import RATE_HZ, FakeEntry, FakePipeline, services, tone
+from ui.access import Access
+from ui.page import Page, start
+from ui.services import Services
+
+CONTEXT = 512
+
+
+class FakeSynthesizer:
+    rate_hz = RATE_HZ
+
+    def synthesize(self, text: str, cancel: Any = None) -> np.ndarray:
+        words = [word for word in text.split() if any(map(str.isalnum, word))]
+        return tone(0.1 * len(words))
+
+
+@dataclass
+class SpeechPipeline(FakePipeline):
+    """Hears `transcript` in everything, and speaks in tones."""
+
+    synthesizer: FakeSynthesizer = field(default_factory=FakeSynthesizer)
+
+    def transcribe(self, samples: np.ndarray) -> str:
+        self.heard.append(samples)
+        return self.transcript
+
+
+class SlowEngine(EagerEngine):
+    """Waits at every token while `pace` is cleared, as long as nobody stops it."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self.pace = threading.Event()
+        self.pace.set()
+        self.running = 0
+        self.idle = threading.Event()
+        self.idle.set()
+
+    def decode(self, cache: Any, token_ids: Any, params: Any) -> Any:
+        return _SlowRun(self, super().decode(cache, token_ids, params))
+
+
+class _SlowRun:
+    def __init__(self, engine: SlowEngine, run: Any) -> None:
+        self._engine, self._run, self._stopped = engine, run, threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._run, name)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._run.stop()
+
+    def __iter__(self) -> Iterator[Any]:
+        self._engine.idle.clear()
+        try:
+            for token in self._run:
+                yield token
+                while not (self._stopped.is_set() or self._engine.pace.wait(0.005)):
+                    pass
+        finally:
+            self._engine.idle.set()
+
+
+@pytest.fixture(scope="session")
+def chatty(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A tiny Llama of 512 positions."""
+    reference = tiny.make_reference("llama", max_position_embeddings=CONTEXT)
+    folder = tiny.save(reference, tmp_path_factory.mktemp("tiny") / "chatty")
+    return load_model(folder, dtype=torch.float32)
+
+
+@pytest.fixture(scope="session")
+def slow(chatty: Model) -> SlowEngine:
+    return SlowEngine(chatty)
+
+
+def made_services(engine: SlowEngine, pipeline: FakePipeline) -> Services:
+    entries = [
+        FakeEntry("eager", "Kernel per op"),
+        FakeEntry("other", "Another"),
+        FakeEntry("graph", "CUDA graph", reason="no GPU"),
+    ]
+    made = services(pipeline, entries, lambda: Conversation(engine.model, CONTEXT))
+    return Services(**{**vars(made), "make_engine": lambda name: engine})
+
+
+@pytest.fixture
+def pipeline() -> SpeechPipeline:
+    return SpeechPipeline()
+
+
+Serve = Callable[..., Page]
+
+
+@pytest.fixture
+def serve(slow: SlowEngine, pipeline: SpeechPipeline) -> Iterator[Serve]:
+    """`serve(**Access's fields)`: a running server."""
+    pages: list[Page] = []
+
+    def serve(**fields: Any) -> Page:
+        page = start(made_services(slow, pipeline), port=free_port(), access=Access(**fields))
+        pages.append(page)
+        return page
+
+    slow.pace.set()
+    yield serve
+    slow.pace.set()
+    for page in pages:
+        page.close()
+
+
+@pytest.fixture
+def page(serve: Serve) -> Page:
+    return serve()
