@@ -43,6 +43,9 @@ def parser() -> argparse.ArgumentParser:
                   epilog="Without a command: the page.", parents=[shared])  # fmt: skip
     top.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     top.add_argument("--port", type=int, default=7860, help="port of the page (%(default)s)")
+    top.add_argument("--share", action="store_true", help="a public link to the page, for a week")
+    top.add_argument("--auth", metavar="USER:PASSWORD", help="asked of everyone (UNPAUSED_AUTH)")
+    top.add_argument("--api-key", metavar="KEY", help="asked of /v1 clients (UNPAUSED_API_KEY)")
     top.set_defaults(engine="eager", model="smollm2-135m-instruct", context=2048)
     commands = top.add_subparsers(
         dest="command", metavar="{chat,turn,listen,doctor,bench}", parser_class=_Parser

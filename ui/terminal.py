@@ -82,11 +82,15 @@ def page(options: argparse.Namespace) -> int:
     from engine.conversation import check_context
     from engine.sampling import SamplingParams
     from engine.setup import locate_model, open_engine
+    from ui.access import Access
     from ui.page import check_port, launch
     from ui.services import Lazy, Services
 
     engine_entry(options.engine)
     check_port(options.host, options.port)
+    access = Access.read(
+        options.share, options.auth, options.api_key, options.host, os.environ
+    )
     check_context(options.context)
     with ConsoleProgress() as progress:
         name, path = locate_model(options.model, progress)
@@ -108,7 +112,7 @@ def page(options: argparse.Namespace) -> int:
         make_vad=StreamingVad,
         make_judge=_judge,
     )
-    launch(services, options.host, options.port)
+    launch(services, options.host, options.port, access)
     return 0
 
 
