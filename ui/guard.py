@@ -48,6 +48,7 @@ RULES = (
     _rule("GET HEAD", r"/(config|theme\.css|favicon\.ico|manifest\.json|robots\.txt)?"),
     _rule("GET", r"/gradio_api/(queue/data|heartbeat/\w+|startup-events)"),
     _rule("POST", r"/gradio_api/(queue/join|cancel)", 256 * 1024),
+    _rule("GET", r"/export/[\w-]+/[\w.-]+"),
     _rule("GET HEAD", r"/(healthz|metrics)"),
     _rule("POST", r"/v1/audio/transcriptions", 25 * _MB),
     _rule("GET HEAD POST PUT PATCH DELETE OPTIONS", r"/v1(/.*)?", _MB),
