@@ -49,10 +49,10 @@ def anatomy(side: EngineSide, cache: KVCache, prompt: Sequence[int]) -> dict[str
         cache.truncate(len(prompt) - 1)
         longer = SamplingParams(max_tokens=4 * TOKENS)
         return _of_stages(engine.measure_stages(cache, prompt[-1:], longer))
-    found = _profiled(side, params)
-    if found is None:
+    launches = side.reply(params).launches_per_token
+    if launches is not None and launches < 1:  # nor is a resident kernel a good place for CUPTI
         return {"reason": f"{engine.name} stays on the device and gives no counters of its own"}
-    return found | {"intermediate_bytes": _intermediates(engine)}
+    return _profiled(side, params) | {"intermediate_bytes": _intermediates(engine)}
 
 
 def _of_stages(found: StageProfile) -> dict[str, Any]:
@@ -67,8 +67,8 @@ def _of_stages(found: StageProfile) -> dict[str, Any]:
     }
 
 
-def _profiled(side: EngineSide, params: SamplingParams) -> dict[str, Any] | None:
-    """Busy time and gaps; None when what ran was too few, long kernels to tell anything."""
+def _profiled(side: EngineSide, params: SamplingParams) -> dict[str, Any]:
+    """Busy time and gaps. Raises `RuntimeError` when the profiler saw nothing."""
     on_gpu = side.engine.model.device.type == "cuda"
     activity = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
     with profile(activities=[activity]):  # the profiler's own start-up is not counted
@@ -78,8 +78,8 @@ def _profiled(side: EngineSide, params: SamplingParams) -> dict[str, Any] | None
         if on_gpu:
             torch.cuda.synchronize(side.engine.model.device)
     spans = _device_spans(profiler) if on_gpu else _operations(profiler)
-    if len(spans) < 2 * tokens:
-        return None
+    if not spans:
+        raise RuntimeError("the profiler recorded nothing")
     found = gaps(spans)
     busy: defaultdict[str, float] = defaultdict(float)
     for span in spans:

@@ -154,7 +154,8 @@ class _Match:
         self.sides = [EngineSide(engine, gate.cache, self.prompt) for engine in self.engines]
         if not self.sides:
             return
-        say(f"{self.model.name}: timing {', '.join(side.name for side in self.sides)}")
+        everyone = [*self.sides, *self.outsiders]
+        say(f"{self.model.name}: timing {', '.join(side.name for side in everyone)}")
         self._time(gate)
         steps: dict[str, Callable[[Gate], None]] = {
             "energy": self._energy, "anatomy": self._anatomy, "growth": self._growth,

@@ -18,45 +18,20 @@ from typing import Any
 
 import psutil
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from assets.resolver import resolve
+from benchmarks.rivals import transformers_twin
 from engine.conversation import Conversation
 from engine.eager import EagerEngine
 from engine.models.base import Model
 from engine.sampling import SamplingParams
 from engine.setup import DEFAULT_MODEL, best_device
-from engine.weights import layout, load_model
+from engine.weights import load_model
 
 PROMPT = "Explain in a few sentences how a lighthouse works and why it was useful to sailors."
 NEW_TOKENS = 128
 ROUNDS = 5
-
-
-def transformers_twin(model: Model) -> LlamaForCausalLM:
-    """transformers' Llama holding the very weights of `model`, in its dtype on its device."""
-    c = model.config
-    config = LlamaConfig(
-        vocab_size=c.vocab, hidden_size=c.hidden, intermediate_size=c.intermediate,
-        num_hidden_layers=c.layers, num_attention_heads=c.heads, num_key_value_heads=c.kv_heads,
-        head_dim=c.head_dim, max_position_embeddings=c.max_positions, rms_norm_eps=c.rms_eps,
-        rope_theta=c.rope_theta, tie_word_embeddings=c.tied,
-        bos_token_id=None, eos_token_id=None, pad_token_id=None,
-    )  # fmt: skip
-    twin = LlamaForCausalLM(config).to(model.device, model.dtype).eval()
-    state, stacked = {}, model.weights.tensors()
-    for kind, parts in layout(c).items():
-        for layer in range(c.layers) if "{layer}" in parts[0][0] else [None]:
-            rows = stacked[kind] if layer is None else stacked[kind][layer]
-            for (name, _), part in zip(
-                parts, rows.split([shape[0] for _, shape in parts]), strict=True
-            ):
-                state[name.format(layer=layer)] = part
-    missing, unexpected = twin.load_state_dict(state, strict=False)
-    if unexpected or set(missing) - {"lm_head.weight"}:
-        raise RuntimeError(f"the twin does not match: {missing}, {unexpected}")
-    twin.tie_weights()
-    return twin
 
 
 def eager_run(engine: EagerEngine, ids: list[int]) -> tuple[list[int], float]:

@@ -66,14 +66,19 @@ def save_all(results: Path, path: Path) -> list[Path]:
     paths = []
     for entry in entries:
         one = path.with_stem(f"{path.stem}_{slug(entry['model'])}") if len(entries) > 1 else path
-        drawn = Figure(figsize=(9.0, 15.2), layout="constrained")
-        parts: Any = drawn.subfigures(3, 1, height_ratios=(5.6, 4.0, 5.6))
-        _anatomy(parts[0], entry)
-        _growth(parts[1], entry)
-        _hardware(parts[2], entry, load_hardware())
-        save(drawn, one)
+        save(whole_figure(entry), one)
         paths.append(one)
     return paths
+
+
+def whole_figure(entry: Entry) -> Figure:
+    """Anatomy, growth and hardware, one above the other."""
+    drawn = Figure(figsize=(9.0, 15.2), layout="constrained")
+    parts: Any = drawn.subfigures(3, 1, height_ratios=(5.6, 4.0, 5.6))
+    _anatomy(parts[0], entry)
+    _growth(parts[1], entry)
+    _hardware(parts[2], entry, load_hardware())
+    return drawn
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -81,7 +86,7 @@ def save(figure: Figure, path: Path) -> None:
     from matplotlib import rc_context
 
     metadata = {"Date": None} if path.suffix == ".svg" else None
-    with rc_context({"svg.hashsalt": "unpaused"}):
+    with rc_context({"svg.hashsalt": "unpaused", "svg.fonttype": "none"}):
         figure.savefig(path, dpi=150, metadata=metadata)
 
 
@@ -233,10 +238,16 @@ def _logarithmic(
         low, high = axis.get_view_interval()
         subs = (1.0, 2.0, 5.0) if high / low < _FEW_DECADES else (1.0,)
         axis.set_major_locator(LogLocator(subs=subs, numticks=15))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.7g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
     axis.set_minor_formatter(NullFormatter())
     axis.grid(True, which="major", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _plain(value: float) -> str:
+    if value >= 1e6:
+        return f"{value / 1e6:,g}M"
+    return f"{value:,.0f}" if value >= 10 else f"{value:.3g}"
 
 
 def _counted(entry: Entry) -> str:

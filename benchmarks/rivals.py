@@ -156,13 +156,14 @@ class LlamaCppSide:
         self._sampler.add_greedy()
 
     def first_token_ms(self) -> float:
-        _, times = self._generate(1)
+        _, times = self.generate(1)
         return (times[1] - times[0]) * 1e3
 
     def reply(self, params: SamplingParams) -> Reply:
-        return _reply(*self._generate(params.max_tokens))
+        return _reply(*self.generate(params.max_tokens))
 
-    def _generate(self, count: int) -> tuple[list[int], list[float]]:
+    def generate(self, count: int) -> tuple[list[int], list[float]]:
+        """Prompt and `count` tokens: (tokens, seconds of the start and of each token)."""
         self._context.kv_cache_clear()
         tokens: list[int] = []
         clock = _Clock(torch.device("cpu"))

@@ -18,6 +18,7 @@ import numpy as np
 
 from engine import mailbox as mb
 from engine.anatomy import StageProfile, StageTime
+from engine.errors import UnpausedError
 from kernels import cpu_state as state
 from kernels import stages
 
@@ -101,10 +102,15 @@ class Watcher:
             self.waits[stage] += waiting
 
     def profile(self, tokens: Sequence[Token]) -> StageProfile:
-        """What was seen while `tokens` were decoded, from the first of them on."""
+        """What was seen while `tokens` were decoded, from the first of them on.
+
+        Raises `UnpausedError` when the reply was too short to see anything.
+        """
         times = np.array([token.time_ns for token in tokens], dtype=np.int64)
         token_us = float(np.diff(times).mean()) / 1e3
         looks = sum(self.looks.values())
+        if not looks:
+            raise UnpausedError("the reply was over before a stage was seen: ask for more tokens")
         found = []
         for stage, count in sorted(self.looks.items()):
             whole_us = token_us * count / looks
