@@ -81,7 +81,7 @@ class Runtime:
         self.telemetry = Telemetry()
         self.gate = Gate(observe=self.telemetry.gate)
         self.kv = KVPool()
-        self._allowances = Allowances(TURNS_PER_MIN / 60, TURNS_AT_ONCE)
+        self.allowances = Allowances(TURNS_PER_MIN / 60, TURNS_AT_ONCE)
         self.pipeline: Lazy[VoicePipeline] = Lazy(services.make_pipeline)
         self.judge: Lazy[Judge | None] = Lazy(services.make_judge or (lambda: None))
         self._engines: dict[str, Lazy[DecodeEngine]] = {
@@ -98,7 +98,7 @@ class Runtime:
     def admit(self, visitor: str, kind: str) -> Ticket:
         """A place in the queue for a turn of `visitor`. Raises `QueueFull`."""
         try:
-            wait_s = self._allowances.take(visitor)
+            wait_s = self.allowances.take(visitor)
             if wait_s:
                 raise QueueFull(
                     f"That was too fast; please wait {max(1, round(wait_s))} s.", wait_s
@@ -110,7 +110,7 @@ class Runtime:
 
     def give_back(self, visitor: str) -> None:
         """A turn of `visitor` turned out not to be one: the speaker went on."""
-        self._allowances.give_back(visitor)
+        self.allowances.give_back(visitor)
 
     def check_engine(self, name: str) -> None:
         """Raises `UnpausedError` unless `name` is an engine that this machine can run."""
