@@ -3,8 +3,8 @@
 `python -m benchmarks.cpu_decode [--json FILE] [--rounds N] [--replies N] [--hog]`: first the
 quality gate, then in turn (A B A B, medians) TTFT and TPOT for a prompt of 97 tokens and 128 new
 ones; the share of the read bandwidth measured in the same process; a prompt that continues a
-cached one; stop latency; what an idle engine costs. `--replies` decodes that many short replies
-and compares memory and threads; `--hog` keeps one core busy and measures again. llama.cpp runs
+cached one; stop latency; what an idle engine costs; how soon a process is gone.
+`--replies` decodes that many short replies and compares memory and threads; `--hog` keeps one core busy and measures again. llama.cpp runs
 only where the package `cyllama` is installed.
 """
 
@@ -29,6 +29,7 @@ import psutil
 import torch
 
 from assets.resolver import resolve
+from benchmarks.exit_time import exit_ms
 from engine.bandwidth import read_bandwidth
 from engine.base import DecodeEngine
 from engine.cpu import PersistentCpuEngine
@@ -280,13 +281,14 @@ def main() -> None:
     result["follow_up_ms"] = follow_up_ms(engine, ids)
     result["stop_ms"] = stop_ms(engine, ids)
     result["idle_share_of_a_core"] = idle_share(engine)
+    result["exit_ms"] = exit_ms(options.rounds)
     if options.hog:
         chosen = {name: side for name, side in sides.items() if name != "eager"}
         result["with_a_hog"] = with_a_hog(chosen, ids)
     if options.replies:
         result["memory"] = memory_over(engine, ids, options.replies)
-    rest = ("read_gb_per_s", "follow_up_ms", "stop_ms", "idle_share_of_a_core", "with_a_hog",
-            "memory", "gate", "engine_start_s")  # fmt: skip
+    rest = ("read_gb_per_s", "follow_up_ms", "stop_ms", "idle_share_of_a_core", "exit_ms",
+            "with_a_hog", "memory", "gate", "engine_start_s")  # fmt: skip
     for name in rest:
         if name in result:
             print(f"{name:28}", json.dumps(result[name]))
