@@ -4,7 +4,8 @@
 quality gate, then in turn (A B A B, medians) TTFT and TPOT for a prompt of 97 tokens and 128 new
 ones; the share of the read bandwidth measured in the same process; a prompt that continues a
 cached one; stop latency; what an idle engine costs; how soon a process is gone.
-`--replies` decodes that many short replies and compares memory and threads; `--hog` keeps one core busy and measures again. llama.cpp runs
+`--replies` decodes that many short replies and compares memory and threads;
+`--hog` keeps one core busy and measures again. llama.cpp runs
 only where the package `cyllama` is installed.
 """
 
