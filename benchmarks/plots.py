@@ -185,7 +185,7 @@ def _hardware(canvas: Canvas, entry: Entry, hardware: Hardware) -> None:
     axes.margins(y=0.08)
     _logarithmic(axes, "x", f"tokens/s; bound = bandwidth / {read / 1e6:,.0f} MB read a token")
     axes.plot([], [], color=_REFERENCE_COLOUR, linestyle=":",
-              label="GLM5-FP8 as published: another model, not comparable")  # fmt: skip
+              label="GLM-5 as published: another model, not comparable")  # fmt: skip
     canvas.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
 
 
