@@ -20,9 +20,13 @@ _CLOSING = "\"'\u201d\u2019\u00bb)]"
 # After these, more is to come, whatever mark the transcriber put there.
 _FILLERS = _set("um uh umm uhm er erm uhh hmm hm")
 _LEANING = _set(
-    "a an the and or but so because if to of in on at by for from with into about like as than "
-    "that which who my your his her our their this these those is are was were be i i'd i'm i'll "
-    "we we'd you you'd would could should can will please let's"
+    "a an the and or but because if to of from with into than my your our their i i'd i'm i'll "
+    "we'd you'd let's"
+)
+# After these it mostly is, but "That's what it is." and "I said so." are sentences.
+_OPEN = _set(
+    "so in on at by for about like as that which who his her its this these those is are was were "
+    "be we would could should can will please"
 )
 # What listeners say while they go on listening; never "no", "stop", "wait" or "what".
 _BACK_CHANNEL = _set(
@@ -38,6 +42,7 @@ _STOP_PHRASES = (
 )  # fmt: skip
 _POLITE = _set("please ok okay no hey just now thanks")
 _SOUNDS_COMPLETE = 0.5  # as Smart Turn itself decides
+_SURE = 0.8
 _WAVERS = 0.15  # finished sentences of synthetic voices measured 0.23 and more, "Because" 0.01
 _ECHO_MIN_WORDS = 3
 _ECHO_SHARE = 0.6
@@ -54,38 +59,49 @@ def looks_complete(text: str) -> bool:
     Whisper ends what sounds finished with a full stop or a question mark, and what breaks off
     with three dots, a comma or nothing.
     """
-    bare = text.rstrip().rstrip(_CLOSING)
-    if trails_off(text):
+    spoken = words(text)
+    if trails_off(text) or not spoken or (spoken[-1] in _OPEN and not _asks(text)):
         return False
-    return bare.endswith(_FINAL)
+    return _bare(text).endswith(_FINAL)
 
 
 def is_complete(text: str, sound: float | None) -> bool:
     """Whether the speaker has finished, by the transcript and by the probability that a model
     gives to the sound (None without one).
 
-    A "to." or "um" at the end outweighs the sound; a full sentence helps it where it wavers. What
-    has no words waits for nothing.
+    A "to." or "um" at the end outweighs the sound, an "is." wants it to be sure; a full sentence
+    helps it where it wavers. What has no words waits for nothing.
     """
-    if not words(text):
+    spoken = words(text)
+    if not spoken:
         return True
     if trails_off(text):
         return False
     if sound is None:
         return looks_complete(text)
+    if spoken[-1] in _OPEN and not _asks(text):
+        return sound >= _SURE
     return sound >= _SOUNDS_COMPLETE or (sound >= _WAVERS and looks_complete(text))
 
 
 def trails_off(text: str) -> bool:
     """Whether the speaker stopped in the middle for certain: at "um", "and", "the" or "..."."""
-    bare = text.rstrip().rstrip(_CLOSING)
-    spoken = words(text)
+    bare, spoken = _bare(text), words(text)
     if not spoken:
         return False
     if bare.endswith(("...", "…", ",", "-", "—")) or spoken[-1] in _FILLERS:
         return True
     # "What is that?" ends with a leaning word and is complete; "I want the." is not.
-    return spoken[-1] in _LEANING and not bare.endswith(("?", "？", "!"))  # noqa: RUF001
+    return spoken[-1] in _LEANING and not _asks(text)
+
+
+def _asks(text: str) -> bool:
+    """Whether it was said as a question or an exclamation, which no trailing off sounds like."""
+    return _bare(text).endswith(("?", "？", "!"))  # noqa: RUF001
+
+
+def _bare(text: str) -> str:
+    return text.rstrip().rstrip(_CLOSING)
 
 
 def is_back_channel(text: str) -> bool:
@@ -98,9 +114,11 @@ def is_back_channel(text: str) -> bool:
 
 def is_stop(text: str) -> bool:
     """Whether `text` asks for silence and for nothing else: "Stop", "please be quiet"."""
-    spoken = [word for word in words(text) if word not in _POLITE]
-    return bool(spoken) and (
-        " ".join(spoken) in _STOP_PHRASES or all(word in _STOP_COMMANDS for word in spoken)
+    said = words(text)
+    core = [word for word in said if word not in _POLITE]
+    phrases = {" ".join(said), " ".join(core)}
+    return not phrases.isdisjoint(_STOP_PHRASES) or (
+        bool(core) and all(word in _STOP_COMMANDS for word in core)
     )
 
 

@@ -180,11 +180,12 @@ class Endpointer:
         heard = np.concatenate(self._blocks)
         pause = self._pauses if self._paused else None
         events: list[Event] = []
+        keep = self.config.pre_roll_ms * _PER_MS
         if self._announced:
             events = [SpeechEnded(*self._utterance(heard), pause)]
+            keep = min(keep, silence)  # or the last word would be heard again
         self._forget()
-        if not too_long:  # else what was just delivered would be heard again
-            self._keep_before(heard[-self.config.pre_roll_ms * _PER_MS :])
+        self._keep_before(heard[len(heard) - keep :])
         return events
 
     def _patience_ms(self) -> int:
@@ -202,6 +203,8 @@ class Endpointer:
         return heard[:keep], first, end, (self._received - end) / _PER_MS
 
     def _keep_before(self, block: np.ndarray) -> None:
+        if not len(block):
+            return
         self._before.append(block)
         kept = sum(map(len, self._before))
         while kept - len(self._before[0]) >= self.config.pre_roll_ms * _PER_MS:
