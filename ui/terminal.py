@@ -7,33 +7,35 @@ import json
 import os
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import UnpausedError
 from engine.registry import ENGINES, engine_entry
+from ui.figures import sum_of, summary
+from ui.loading import (
+    check_writable,
+    load_judge,
+    load_model,
+    load_pipeline,
+    open_model_and_engine,
+    sampling,
+    warm_conversation,
+)
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from audio.pipeline import VoicePipeline
-    from engine.base import DecodeEngine
-    from engine.conversation import Conversation
     from engine.metrics import ReplyMetrics
     from engine.models.base import Model
-    from engine.sampling import SamplingParams
-    from ui.services import Judge
-
-MAX_JUDGE_MS = 150.0  # on a slower processor its verdict would come after the words
 
 
 def chat(options: argparse.Namespace) -> int:
     """Answer one line of text: the reply on standard output, its figures on standard error."""
     from engine.conversation import Conversation, check_text
 
-    params = _params(options)
+    params = sampling(options)
     check_text(options.text)
-    model, engine = _open(options)
+    model, engine = open_model_and_engine(options)
     reply = Conversation(model, options.context).reply(engine, options.text, params)
     for delta in reply:
         if not options.json:
@@ -55,14 +57,14 @@ def turn(options: argparse.Namespace) -> int:
     from audio.frames import read_audio, write_wav
     from audio.vad import StreamingVad
 
-    params = _params(options)
+    params = sampling(options)
     samples = read_audio(options.audio)
-    _check_writable(options.out, options.audio)
+    check_writable(options.out, options.audio)
     heard = listen(samples, StreamingVad().probability)
     outcome = _Outcome()
     if heard is not None:
-        model, engine = _open(options, speaking=True)
-        pipeline, conversation = _pipeline(), _conversation(options, model, engine)
+        model, engine = open_model_and_engine(options, speaking=True)
+        pipeline, conversation = load_pipeline(), warm_conversation(options, model, engine)
         for event in pipeline.voice_turn(
             heard.samples, conversation, engine, params, heard.endpointing_ms
         ):
@@ -88,15 +90,13 @@ def page(options: argparse.Namespace) -> int:
 
     engine_entry(options.engine)
     check_port(options.host, options.port)
-    access = Access.read(
-        options.share, options.auth, options.api_key, options.host, os.environ
-    )
+    access = Access.read(options.share, options.auth, options.api_key, options.host, os.environ)
     check_context(options.context)
     with ConsoleProgress() as progress:
         name, path = locate_model(options.model, progress)
         for role in ("stt", "voice"):
             resolve(role, progress)
-    model = Lazy(lambda: _load(options, name, path))
+    model = Lazy(lambda: load_model(options, name, path))
     engines = {
         engine: Lazy(lambda engine=engine: open_engine(engine, model(), speaking=True))  # type: ignore[misc]
         for engine in ENGINES
@@ -107,10 +107,10 @@ def page(options: argparse.Namespace) -> int:
         default_engine=options.engine,
         params=SamplingParams(repetition_penalty=1.1),  # as the commands' default
         make_engine=lambda engine: engines[engine](),
-        make_conversation=lambda: _conversation(options, model(), engines[options.engine]()),
-        make_pipeline=_pipeline,
+        make_conversation=lambda: warm_conversation(options, model(), engines[options.engine]()),
+        make_pipeline=load_pipeline,
         make_vad=StreamingVad,
-        make_judge=_judge,
+        make_judge=load_judge,
     )
     launch(services, options.host, options.port, access)
     return 0
@@ -166,31 +166,6 @@ class _Outcome:
         return np.concatenate(self.speech)
 
 
-def _params(options: argparse.Namespace) -> SamplingParams:
-    from engine.sampling import SamplingParams
-
-    return SamplingParams(
-        temperature=options.temperature,
-        top_p=options.top_p,
-        repetition_penalty=options.repetition_penalty,
-        seed=options.seed,
-        max_tokens=options.max_tokens,
-    )
-
-
-def _open(options: argparse.Namespace, speaking: bool = False) -> tuple[Model, DecodeEngine]:
-    engine_entry(options.engine)  # a misspelt name is said before gigabytes are fetched
-    from assets.console import ConsoleProgress
-    from engine.conversation import check_context
-    from engine.setup import locate_model, open_engine
-
-    check_context(options.context)
-    with ConsoleProgress() as progress:
-        name, path = locate_model(options.model, progress)
-    model = _load(options, name, path)
-    return model, open_engine(options.engine, model, speaking)
-
-
 def _bandwidth_share(metrics: ReplyMetrics, model: Model) -> float | None:
     """Of the bandwidth measured here and now; None where there is no memory to measure with."""
     from engine.bandwidth import read_bandwidth
@@ -200,67 +175,6 @@ def _bandwidth_share(metrics: ReplyMetrics, model: Model) -> float | None:
     except (MemoryError, RuntimeError):  # the reply is there and is worth more than this figure
         return None
     return None if share is None else round(share, 4)
-
-
-def _load(options: argparse.Namespace, name: str, path: Path) -> Model:
-    """The model, with a word if it has less room than was asked for."""
-    from engine.conversation import DEFAULT_CONTEXT
-    from engine.setup import open_model
-
-    model = open_model(name, path)
-    room = model.config.max_positions
-    if options.context > room and options.context != DEFAULT_CONTEXT:
-        line = f"{name} has room for {room:,} tokens: --context is lowered to that"
-        print(line, file=sys.stderr, flush=True)
-    return model
-
-
-def _conversation(options: argparse.Namespace, model: Model, engine: DecodeEngine) -> Conversation:
-    from engine.conversation import Conversation
-
-    # Thinking would be silence before the first word; models without it ignore the option.
-    conversation = Conversation(model, options.context, enable_thinking=False)
-    conversation.warm(engine)
-    return conversation
-
-
-def _pipeline() -> VoicePipeline:
-    from assets.console import ConsoleProgress
-    from assets.resolver import resolve
-    from audio.pipeline import VoicePipeline
-    from audio.stt import Transcriber
-    from audio.tts import Synthesizer
-
-    with ConsoleProgress() as progress:
-        transcriber = Transcriber(resolve("stt", progress), threads=os.cpu_count() or 1)
-        pipeline = VoicePipeline(transcriber, Synthesizer(resolve("voice", progress)))
-    pipeline.warm()
-    return pipeline
-
-
-def _judge() -> Judge | None:
-    """The model that hears whether a speaker has finished; None where it cannot be had or run."""
-    from assets.resolver import resolve
-    from audio.smart_turn import SmartTurn
-
-    try:
-        judge = SmartTurn(resolve("turn"))
-    except UnpausedError as error:
-        print(f"unpaused: the end of a turn is told by punctuation: {error}", file=sys.stderr)
-        return None
-    return judge.probability if judge.warm_ms() <= MAX_JUDGE_MS else None
-
-
-def _check_writable(path: Path | None, question: Path) -> None:
-    """Say before the work, not after it, that its result could not be kept."""
-    if path is None:
-        return
-    if path.is_dir() or not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-        raise UnpausedError(f"cannot write {path}: name a file in a folder that can be written")
-    if path.exists() and not path.is_file():
-        raise UnpausedError(f"cannot write {path}: it is no plain file")
-    if path.exists() and path.samefile(question):
-        raise UnpausedError(f"the reply would replace the question {path}: name another file")
 
 
 def _stages(*named: tuple[str, float | None]) -> list[dict[str, Any]]:
@@ -275,26 +189,5 @@ def _finish(options: argparse.Namespace, result: dict[str, Any]) -> None:
     if result.get("transcript") == "":
         print("No speech was heard.", file=sys.stderr)
         return
-    stages = " + ".join(
-        f"{stage['name']} {_number(stage['ms'], 'ms')}" for stage in result["stages"]
-    )
-    if result.get("first_audio_ms") is not None:
-        stages += f" = {_number(result['first_audio_ms'], 'ms')} to first audio"
-    print(_summary(result), stages, sep="\n", file=sys.stderr)
-
-
-def _summary(result: dict[str, Any]) -> str:
-    tpot = result["tpot_ms"]
-    parts = (
-        result["engine"],
-        result["model"],
-        f"{result['tokens']} tokens",
-        _number(result["tokens_per_s"], "tokens/s"),
-        f"TTFT {_number(result['ttft_ms'], 'ms')}",
-        f"TPOT p50 {_number(tpot['p50'], 'ms')}, p99 {_number(tpot['p99'], 'ms')}",
-    )
-    return " · ".join(parts)
-
-
-def _number(value: float | None, unit: str) -> str:
-    return "-" if value is None else f"{value:,.1f} {unit}"
+    stages = sum_of(result["stages"], result.get("first_audio_ms"))
+    print(summary(result), stages, sep="\n", file=sys.stderr)

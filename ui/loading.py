@@ -1,0 +1,120 @@
+"""From the command line's options to the parts of a turn: model, engine, conversation, voice.
+
+Imports are late, so that a command loads what it needs and `--help` nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.errors import UnpausedError
+
+if TYPE_CHECKING:
+    from audio.pipeline import VoicePipeline
+    from engine.base import DecodeEngine
+    from engine.conversation import Conversation
+    from engine.models.base import Model
+    from engine.sampling import SamplingParams
+    from ui.services import Judge
+
+MAX_JUDGE_MS = 150.0  # on a slower processor its verdict would come after the words
+
+
+def sampling(options: argparse.Namespace) -> SamplingParams:
+    """What the options say of sampling. Raises `UnpausedError`."""
+    from engine.sampling import SamplingParams
+
+    return SamplingParams(
+        temperature=options.temperature,
+        top_p=options.top_p,
+        repetition_penalty=options.repetition_penalty,
+        seed=options.seed,
+        max_tokens=options.max_tokens,
+    )
+
+
+def open_model_and_engine(
+    options: argparse.Namespace, speaking: bool = False
+) -> tuple[Model, DecodeEngine]:
+    """The model and the engine that the options name. Raises `UnpausedError`."""
+    from engine.registry import engine_entry
+
+    engine_entry(options.engine)  # a misspelt name is said before gigabytes are fetched
+    from assets.console import ConsoleProgress
+    from engine.conversation import check_context
+    from engine.setup import locate_model, open_engine
+
+    check_context(options.context)
+    with ConsoleProgress() as progress:
+        name, path = locate_model(options.model, progress)
+    model = load_model(options, name, path)
+    return model, open_engine(options.engine, model, speaking)
+
+
+def load_model(options: argparse.Namespace, name: str, path: Path) -> Model:
+    """The model, with a word if it has less room than was asked for."""
+    from engine.conversation import DEFAULT_CONTEXT
+    from engine.setup import open_model
+
+    model = open_model(name, path)
+    room = model.config.max_positions
+    if options.context > room and options.context != DEFAULT_CONTEXT:
+        line = f"{name} has room for {room:,} tokens: --context is lowered to that"
+        print(line, file=sys.stderr, flush=True)
+    return model
+
+
+def warm_conversation(
+    options: argparse.Namespace, model: Model, engine: DecodeEngine
+) -> Conversation:
+    """A new conversation whose prompts' beginning is in the cache already."""
+    from engine.conversation import Conversation
+
+    # Thinking would be silence before the first word; models without it ignore the option.
+    conversation = Conversation(model, options.context, enable_thinking=False)
+    conversation.warm(engine)
+    return conversation
+
+
+def load_pipeline() -> VoicePipeline:
+    """Speech in and out, warm."""
+    from assets.console import ConsoleProgress
+    from assets.resolver import resolve
+    from audio.pipeline import VoicePipeline
+    from audio.stt import Transcriber
+    from audio.tts import Synthesizer
+
+    with ConsoleProgress() as progress:
+        transcriber = Transcriber(resolve("stt", progress), threads=os.cpu_count() or 1)
+        pipeline = VoicePipeline(transcriber, Synthesizer(resolve("voice", progress)))
+    pipeline.warm()
+    return pipeline
+
+
+def load_judge() -> Judge | None:
+    """The model that hears whether a speaker has finished; None where it cannot be had or run."""
+    from assets.resolver import resolve
+    from audio.smart_turn import SmartTurn
+
+    try:
+        judge = SmartTurn(resolve("turn"))
+    except UnpausedError as error:
+        print(f"unpaused: the end of a turn is told by punctuation: {error}", file=sys.stderr)
+        return None
+    return judge.probability if judge.warm_ms() <= MAX_JUDGE_MS else None
+
+
+def check_writable(path: Path | None, question: Path) -> None:
+    """Say before the work, not after it, that its result could not be kept."""
+    if path is None:
+        return
+    if path.is_dir() or not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+        raise UnpausedError(f"cannot write {path}: name a file in a folder that can be written")
+    if path.exists() and not path.is_file():
+        raise UnpausedError(f"cannot write {path}: it is no plain file")
+    if path.exists() and path.samefile(question):
+        raise UnpausedError(f"the reply would replace the question {path}: name another file")
