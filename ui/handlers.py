@@ -1,24 +1,19 @@
-"""What the page's controls do. Imports Gradio, so the page imports this late."""
+"""What happens when the page is opened or closed, and in its header. Imports Gradio."""
 
 from __future__ import annotations
 
 import html
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import gradio as gr
 
 from engine.errors import UnpausedError
-from ui.session import Session, View
+from ui.handling import NO_CHANGE, notice, open_session
+from ui.lab_panels import exports
+from ui.settings import Settings, read_settings, rivals
 from ui.visitors import Visitors
-from ui.words import sentence
 
-UPDATE_S = 0.05  # between two updates of the conversation; more would reach the screen later
-FOLLOW_S = 1.0  # between two looks at a silent turn
-
-Update = tuple[Any, Any, Any]  # of conversation, prompt, notice
-NO_CHANGE = gr.skip()
+Update = tuple[Any, ...]
 
 
 class Handlers:
@@ -27,16 +22,33 @@ class Handlers:
     def __init__(self, visitors: Visitors) -> None:
         self._visitors = visitors
         self._by_tab: dict[str | None, str] = {}  # Gradio's name of a tab to the session's id
+        services = visitors.runtime.services
+        self._engines = [entry.name for entry in services.engines if entry.unavailable() is None]
 
     def open(self, request: gr.Request) -> Update:
-        """The page was loaded: (session id, the voice controls' value, notice)."""
+        """The page was loaded, with settings in its address.
+
+        Gives (session id, voice, notice, exports, engine, hidden tokens, tab, speed, the engines
+        of the race and of the blind test).
+        """
         self.unload(request)
+        settings = read_settings(dict(request.query_params), self._engines)
         try:
             session = self._visitors.open()
         except UnpausedError as error:
-            return "", "", _notice(str(error))
+            return "", "", notice(str(error)), *[NO_CHANGE] * 9
         self._by_tab[request.session_hash] = session.id
-        return session.id, session.id, ""
+        if settings.engine:
+            session.set_engine(settings.engine)
+        session.set_hidden_tokens(settings.hidden)
+        told = notice("; ".join(settings.ignored)) if settings.ignored else ""
+        return session.id, session.id, told, exports(session.id), *self._set(settings)
+
+    def _set(self, settings: Settings) -> Update:
+        a, b = rivals(self._engines, settings)
+        engine = settings.engine or NO_CHANGE
+        tab = gr.Tabs(selected=settings.view)
+        return engine, settings.hidden, tab, settings.speed, a, b, a, b
 
     def unload(self, request: gr.Request) -> None:
         """The tab was closed or reloaded: its turn ends."""
@@ -44,81 +56,19 @@ class Handlers:
         if session_id is not None:
             self._visitors.close(session_id)
 
-    def answer(self, session_id: str, text: str) -> Iterator[Update]:
-        """Answer typed text. When that cannot begin, the text stays in the box."""
-        try:
-            session = self._session(session_id)
-            turn = session.start_text(text)
-        except UnpausedError as error:
-            yield NO_CHANGE, NO_CHANGE, _notice(str(error))
-            return
-        yield _messages(session.view()), "", ""
-        yield from self._updates(session, turn)
-
-    def follow(self, session_id: str) -> Iterator[Update]:
-        """Show a spoken turn that has begun."""
-        session = self._open_session(session_id)
-        yield from self._updates(session, session.view().turn)
-
-    def stop(self, session_id: str) -> None:
-        self._open_session(session_id).stop()
-
-    def choose_engine(self, session_id: str, name: str) -> tuple[Any, str]:
-        """The engine of the next turn: (selector, what it is or why not)."""
-        session = self._open_session(session_id)
+    def choose_engine(self, session_id: str, name: str) -> Update:
+        """The engine of the next turn: (selector, what it is or why not, engine to repeat on)."""
+        session = open_session(self._visitors, session_id)
         try:
             session.set_engine(name)
         except UnpausedError as error:
-            return session.engine_name, _notice(str(error))
+            return session.engine_name, notice(str(error)), NO_CHANGE
         entries = self._visitors.runtime.services.engines
         entry = next(entry for entry in entries if entry.name == name)
-        return NO_CHANGE, f'<p class="about">{html.escape(f"{entry.label}: {entry.summary}.")}</p>'
+        about = f'<p class="about">{html.escape(f"{entry.label}: {entry.summary}.")}</p>'
+        return NO_CHANGE, about, NO_CHANGE
 
-    def begin_anew(self, session_id: str) -> tuple[list[dict[str, str]], str]:
-        self._open_session(session_id).new_conversation()
-        return [], ""
-
-    def _session(self, session_id: str) -> Session:
-        session = self._visitors.get(session_id)
-        if session is None:
-            raise UnpausedError("This page was left alone for too long. Please reload it.")
-        return session
-
-    def _open_session(self, session_id: str) -> Session:
-        try:
-            return self._session(session_id)
-        except UnpausedError as error:
-            raise gr.Error(sentence(str(error)), print_exception=False) from None
-
-    def _updates(self, session: Session, turn: int) -> Iterator[Update]:
-        """Follow `turn` to its end. Whoever stops following has left: then the turn ends too."""
-        view, shown = session.view(), -1
-        followed = False
-        try:
-            while True:
-                if view.version != shown:
-                    shown = view.version
-                    restored = view.failed_text or NO_CHANGE
-                    yield _messages(view), restored, NO_CHANGE
-                    time.sleep(UPDATE_S)
-                if view.turn != turn or not view.running:
-                    followed = True
-                    return
-                view = session.wait(shown, FOLLOW_S)
-        finally:
-            if not followed:
-                session.stop(turn)
-
-
-def _messages(view: View) -> list[dict[str, str]]:
-    """As the chatbot wants them. It renders HTML, which what a person wrote is not."""
-    return [
-        {**message, "content": html.escape(message["content"], quote=False)}
-        if message["role"] == "user"
-        else message
-        for message in view.messages
-    ]
-
-
-def _notice(text: str) -> str:
-    return f'<p role="alert">{html.escape(sentence(text))}</p>'
+    def begin_anew(self, session_id: str) -> Update:
+        """An empty conversation: (conversation, notice, comparison)."""
+        open_session(self._visitors, session_id).new_conversation()
+        return [], "", ""

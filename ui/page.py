@@ -1,4 +1,4 @@
-"""The Gradio page: conversation, composer, engine selector, instruments; and its server.
+"""The page's server; `ui/layout.py` has its parts.
 
 Gradio is imported only when the page is built: it takes seconds, in which the models load.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engine.errors import UnpausedError
-from ui import panels
+from ui import panels, share
+from ui.access import Access
+from ui.server import MAX_QUEUED, app_arguments, tighten
 from ui.services import Runtime, Services
-from ui.socket import PATH, VoiceSocket
 from ui.visitors import Visitors
 
 if TYPE_CHECKING:
@@ -31,38 +32,54 @@ class Page:
     blocks: gr.Blocks
 
     def close(self) -> None:
-        """Stop every turn and the server."""
+        """Stop every turn, the public link and the server."""
         self.visitors.close_all()
+        share.close_link()
         self.blocks.close(verbose=False)
 
 
-def launch(services: Services, host: str = "127.0.0.1", port: int = 7860) -> None:
+def launch(
+    services: Services,
+    host: str = "127.0.0.1",
+    port: int = 7860,
+    access: Access | None = None,
+) -> None:
     """Serve the page until interrupted. Raises `UnpausedError` when the port cannot be had."""
-    page = start(services, host, port)
+    access = access or Access(host=host)
+    page = start(services, host, port, access)
     print(f"Unpaused is at {page.url} (Ctrl+C ends it)", flush=True)
     try:
+        if access.share:
+            print(share.open_link(access, host, port), flush=True)
         page.blocks.block_thread()
     finally:
         page.close()
 
 
-def start(services: Services, host: str = "127.0.0.1", port: int = 7860) -> Page:
+def start(
+    services: Services,
+    host: str = "127.0.0.1",
+    port: int = 7860,
+    access: Access | None = None,
+) -> Page:
     """Serve the page from a thread. The models load while it comes up."""
+    access = access or Access(host=host)
     check_port(host, port)
     runtime = Runtime(services)
     runtime.warm()
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported
-    from starlette.routing import WebSocketRoute
 
+    from ui.layout import build
     from ui.theme import style, theme
 
     visitors = Visitors(runtime)
-    blocks = build(visitors)
-    blocks.queue(default_concurrency_limit=FOLLOWERS, api_open=False)
+    visitors.watch()
+    blocks = build(visitors, access)
+    blocks.queue(default_concurrency_limit=FOLLOWERS, max_size=MAX_QUEUED, api_open=False)
     _, url, _ = blocks.launch(
         server_name=host,
         server_port=port,
-        app_kwargs={"routes": [WebSocketRoute(PATH, VoiceSocket(visitors).handle)]},
+        app_kwargs=app_arguments(visitors, access),
         theme=theme(),
         css=style(),
         head=panels.HEAD,
@@ -75,6 +92,7 @@ def start(services: Services, host: str = "127.0.0.1", port: int = 7860) -> Page
         favicon_path=panels.STATIC / "favicon.svg",
         prevent_thread_lock=True,
     )
+    tighten(blocks.server)
     return Page(url, visitors, blocks)
 
 
@@ -93,91 +111,3 @@ def check_port(host: str, port: int) -> None:
         raise UnpausedError(
             f"cannot listen on {host}:{port} ({reason}); choose another with --port or --host"
         ) from None
-
-
-def build(visitors: Visitors) -> gr.Blocks:
-    """The page's parts and what happens between them."""
-    import gradio as gr
-
-    from ui.handlers import Handlers
-
-    services = visitors.runtime.services
-    choices, missing = engine_choices(services)
-    with gr.Blocks(title="Unpaused", fill_height=True, fill_width=True) as page:
-        session_id = gr.State("")
-        with gr.Column(elem_id="app"):
-            with gr.Row(elem_id="header"):
-                gr.HTML(panels.header(services.model_name), elem_id="name")
-                with gr.Column(elem_id="engines"):
-                    engine = gr.Radio(
-                        choices,
-                        value=services.default_engine,
-                        label="Engine",
-                        elem_id="engine",
-                        interactive=True,
-                    )
-                    gr.HTML(panels.unavailable(missing), elem_id="missing-engines")
-                new = gr.Button("New conversation", elem_id="new", size="sm")
-            conversation = gr.Chatbot(
-                elem_id="conversation",
-                label="Conversation",
-                show_label=False,
-                layout="panel",
-                placeholder=panels.WELCOME,
-                buttons=[],
-                feedback_options=None,
-                latex_delimiters=[],
-                height=None,
-            )
-            gr.HTML(
-                html_template=panels.READINGS,
-                js_on_load=panels.readings_script(),
-                elem_id="instruments",
-                apply_default_css=False,
-            )
-            with gr.Column(elem_id="composer"):
-                voice = gr.HTML(
-                    html_template=panels.VOICE,
-                    js_on_load=panels.voice_script(),
-                    elem_id="voice",
-                    apply_default_css=False,
-                )
-                notice = gr.HTML("", elem_id="notice")
-                with gr.Row(elem_id="write"):
-                    prompt = gr.Textbox(
-                        elem_id="prompt",
-                        label="Message",
-                        show_label=False,
-                        placeholder="Or type a message",
-                        lines=1,
-                        max_lines=6,
-                        autofocus=False,
-                        container=False,
-                    )
-                    send = gr.Button("Send", elem_id="send", variant="primary", min_width=72)
-
-        quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-        shown = [conversation, prompt, notice]
-        handlers = Handlers(visitors)
-        page.load(handlers.open, None, [session_id, voice, notice], **quiet)
-        page.unload(handlers.unload)
-        at_once: dict[str, Any] = {"trigger_mode": "multiple", **quiet}
-        send.click(handlers.answer, [session_id, prompt], shown, **at_once)
-        prompt.submit(handlers.answer, [session_id, prompt], shown, **at_once)
-        voice.follow_turn(handlers.follow, session_id, shown, **at_once)
-        voice.stop_turn(handlers.stop, session_id, None, **quiet)
-        engine.input(handlers.choose_engine, [session_id, engine], [engine, notice], **quiet)
-        new.click(handlers.begin_anew, session_id, [conversation, notice], **quiet)
-    return page
-
-
-def engine_choices(services: Services) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """The engines as (label, name) that run here, and as (label, why not) the others."""
-    choices, missing = [], []
-    for entry in services.engines:
-        reason = entry.unavailable()
-        if reason is None:
-            choices.append((entry.label, entry.name))
-        else:
-            missing.append((entry.label, reason))
-    return choices, missing

@@ -24,8 +24,16 @@ stroke-linecap="round"><path d="M3.5 7v10M9.2 7v10M14.8 7v10"/><path class="live
 
 HEADER = f'<h1>{MARK}<span>Unpaused</span></h1><p class="model" title="The model">%s</p>'
 
-WELCOME = """<div class="welcome"><p>Hold the dial, or the space bar, and ask something.</p>
-<p>Or type. The instruments show what every token cost.</p></div>"""
+OPEN_TO_ALL = """<p role="note">Shared by a public link without a password: whoever has the link
+can talk here. Say nothing that is private.</p>"""
+
+WELCOME = """<div class="welcome"><p>Hold the dial<span class="keys">, or the space bar,</span> and
+ask something.</p><p>Or type. The instruments show what every token cost.</p></div>"""
+
+HINT = """<div class="hint" data-part="hint" role="note" hidden>
+<p>Ask something, then press <b>Again on</b>: same tokens, same seed, another engine.</p>
+<p>Do not take our word for it: race them, or test yourself blind, in the tabs above.</p>
+<button type="button">Got it</button></div>"""
 
 VOICE = """
 <div class="voice" data-part="voice" data-state="off">
@@ -53,25 +61,52 @@ VOICE = """
 
 READINGS = """
 <section class="readings" aria-label="Instruments">
+  <p class="engine-name"><span data-part="engine-name">No answer yet</span></p>
   <dl>
-    <div class="lead"><dt><abbr title="Time per output token, the median of the latest reply">TPOT
+    <div class="lead"><dt><abbr title="Time per output token, the median of the reply">TPOT
       p50</abbr></dt><dd><b data-part="tpot-p50">&ndash;</b> ms</dd></div>
     <div><dt><abbr title="Time per output token, the slowest hundredth">TPOT p99</abbr></dt>
       <dd><b data-part="tpot-p99">&ndash;</b> ms</dd></div>
     <div><dt>Tokens/s</dt><dd><b data-part="rate">&ndash;</b></dd></div>
     <div><dt><abbr title="Time to first token">TTFT</abbr></dt>
       <dd><b data-part="ttft">&ndash;</b> ms</dd></div>
+    <div class="more"><dt><abbr title="Time per output token, of the last few">TPOT now</abbr></dt>
+      <dd><b data-part="tpot-now">&ndash;</b> ms</dd></div>
+    <div class="more"><dt><abbr title="Bytes that a token must read, as a share of what this
+      device was measured to read in that time">Of ceiling</abbr></dt>
+      <dd><b data-part="share">&ndash;</b> %</dd></div>
+    <div class="more"><dt><abbr title="Kernels, or framework operations, launched for a token">
+      Launches</abbr></dt><dd><b data-part="launches">&ndash;</b> /token</dd></div>
   </dl>
+  <canvas class="strip" data-part="strip" role="img"
+    aria-label="Latency of every token of the reply"></canvas>
   <div class="stages">
-    <h2>Last turn</h2>
+    <h2 data-part="turn-of">Last turn</h2>
     <p class="total"><b data-part="total">&ndash;</b> ms
       <span data-part="total-label">to first audio</span></p>
     <button type="button" data-part="more" aria-expanded="false" aria-label="Stages, one by one">
       <i data-part="stack"></i></button>
+    <p class="verdict" data-part="verdict"></p>
     <ol data-part="stages"></ol>
     <p class="empty" data-part="stages-empty">From the end of your speech to the first sound
       of the answer.</p>
   </div>
+</section>
+"""
+
+LANES = """
+<section class="lanes" data-part="lanes" hidden>
+  <header>
+    <h2 data-part="heading"></h2>
+    <span class="replay" data-part="mark">Replay</span>
+    <span class="same" data-part="badge" role="status"></span>
+    <span class="clock" data-part="clock"></span>
+    <button type="button" data-part="play">Play again</button>
+    <button type="button" data-part="close" aria-label="Close the comparison">Close</button>
+  </header>
+  <p class="outcome" data-part="outcome" role="status"></p>
+  <div class="list" data-part="list"></div>
+  <p class="note" data-part="note"></p>
 </section>
 """
 
@@ -103,12 +138,46 @@ def voice_script() -> str:
             "voice.connect(props.value);",
             "watch('value', () => voice.connect(props.value));",
             "window.unpaused = voice;",
+            _source("link"),
+            "window.rememberSettings = remember;",
         ]
     )
 
 
 def readings_script() -> str:
-    return f"{_source('readings')}\nnew Readings(element);"
+    """Runs when the instruments are mounted."""
+    sources = "\n".join(_source(name) for name in ("strip", "readings"))
+    return f"{sources}\nnew Readings(element);"
+
+
+def lanes_script() -> str:
+    """Runs when a side-by-side view is mounted. Its value is made by `ui/lanes.py`."""
+    sources = "\n".join(_source(name) for name in ("strip", "lanes"))
+    return f"""{sources}
+const lanes = new Lanes(element);
+lanes.set(props.value);
+watch('value', () => lanes.set(props.value));"""
+
+
+def hint_script() -> str:
+    """Runs when the first visit's hint is mounted."""
+    return f"{_source('link')}\nfirstVisit(element);"
+
+
+def remember(name: str, default: str | float | None) -> str:
+    """A listener's script: its last input goes into the page's address, unless it is `default`."""
+    return f"""(...inputs) => {{
+  const value = inputs[inputs.length - 1];
+  const same = String(value) === {json.dumps(None if default is None else str(default))};
+  window.rememberSettings({{ {json.dumps(name)}: same ? null : value }});
+  return inputs;
+}}"""
+
+
+def remember_view(view: str) -> str:
+    """The same for a tab: it was opened."""
+    value = None if view == "talk" else view
+    return f"() => window.rememberSettings({{ view: {json.dumps(value)} }})"
 
 
 @cache

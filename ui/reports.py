@@ -30,19 +30,20 @@ def figures(
     }
 
 
-def ended(worker: TurnWorker) -> dict[str, Any]:
-    """The "done" event."""
+def ended(worker: TurnWorker, label: str) -> dict[str, Any]:
+    """The "done" event; `label` names the engine, "" when none was asked."""
     return {
         "type": "done",
         "turn": worker.number,
         "finish": worker.finish,
         "stages": worker.stages,
         "verdict": sentence(worker.stages),
+        "engine_label": label,
         "message": worker.error,
     }
 
 
-def measured(worker: TurnWorker) -> dict[str, Any]:
+def measured(worker: TurnWorker, label: str) -> dict[str, Any]:
     """The "measured" event: the whole way to the first audible sound."""
     return {
         "type": "measured",
@@ -50,4 +51,5 @@ def measured(worker: TurnWorker) -> dict[str, Any]:
         "stages": worker.stages,
         "total_ms": round(sum(stage["ms"] for stage in worker.stages), 3),
         "verdict": sentence(worker.stages),
+        "engine_label": label,
     }

@@ -24,7 +24,7 @@ from ui.runs import Contender, Runs
 from ui.services import Runtime
 from ui.trace import Trace
 from ui.turn_worker import Begin, Kind, TurnWorker
-from ui.verdict import StageDict, with_thinking
+from ui.verdict import StageDict, silence_after, with_thinking
 from ui.words import answer_label, left_out
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Session(Channel):
         self.id = session_id
         self.engine_name = runtime.services.default_engine
         self.hidden_tokens = 0  # decoded before the next reply, and not said
+        self.silences: dict[str, str] = {}  # by engine: what hidden tokens last cost, in words
         self.used_at = time.monotonic()
         self.board = Board(self.changed)
         self.ledger = Ledger()
@@ -142,6 +143,11 @@ class Session(Channel):
     @property
     def params(self) -> SamplingParams:
         return self._runtime.services.params
+
+    @property
+    def thinks(self) -> bool | None:
+        """Whether the model has thinking of its own; None before it was loaded."""
+        return self._conversation.thinks if self._conversation is not None else None
 
     def contender(self, name: str) -> Contender:
         """The engine called `name`, for `Runs`. Raises `UnpausedError` unless it runs here."""
@@ -238,12 +244,15 @@ class Session(Channel):
             self._runtime.telemetry.turn(worker.kind, worker.finish, worker.stages)
             if metrics is not None and (tpot_ms := metrics.tpot_ms()["p50"]) is not None:
                 self._runtime.tpot_ms[metrics.engine] = tpot_ms
+            if metrics is not None and metrics.hidden_tokens:
+                label = self._label(metrics)
+                self.silences[label] = silence_after(metrics.as_dict(), label)
             if worker.finish == "superseded":
                 self._take_off(worker)
             elif worker.kind != "aside":
                 self._end_answer(worker, metrics)
                 self._record(worker)
-            self._outbox.put(reports.ended(worker))
+            self._outbox.put(reports.ended(worker, self._label(metrics)))
             self.board.bump()
 
     def round_over(self, worker: TurnWorker, finish: str, heard: str) -> None:
@@ -262,7 +271,7 @@ class Session(Channel):
             plain: list[StageDict] = [{"name": s.name, "ms": s.ms} for s in stages]
             worker.stages = with_thinking(plain, hidden_ms)
             self.ledger.measured(worker)
-            self._outbox.put(reports.measured(worker))
+            self._outbox.put(reports.measured(worker, self._label(worker.metrics())))
 
     # Inside; the lock is held
 
@@ -277,8 +286,10 @@ class Session(Channel):
             return
         if metrics.trimmed_turns:
             worker.reply["content"] += f"\n\n{left_out(metrics.trimmed_turns)}"
-        label = self._runtime.label(metrics.engine)
-        worker.reply["label"] = answer_label(metrics.as_dict(), label)
+        worker.reply["label"] = answer_label(metrics.as_dict(), self._label(metrics))
+
+    def _label(self, metrics: ReplyMetrics | None) -> str:
+        return self._runtime.label(metrics.engine) if metrics is not None else ""
 
     def _record(self, worker: TurnWorker) -> None:
         """Put the turn into the ledger, with what was decoded for it."""

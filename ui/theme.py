@@ -83,4 +83,5 @@ def palette_css() -> str:
 
 def style() -> str:
     """All CSS of the page."""
-    return palette_css() + "\n" + (STATIC / "page.css").read_text(encoding="utf-8")
+    sheets = [(STATIC / name).read_text(encoding="utf-8") for name in ("page.css", "lab.css")]
+    return "\n".join([palette_css(), *sheets])

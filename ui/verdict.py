@@ -61,7 +61,7 @@ def silence_after(metrics: Mapping[str, Any], label: str) -> str:
     if not hidden:
         return ""
     ms = metrics["hidden_ms"]
-    return f"Last turn: {hidden} hidden tokens, {_seconds(ms)} of silence on {label}."
+    return f"{label}: {hidden} hidden tokens were {_seconds(ms)} of silence."
 
 
 def _seconds(ms: float) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 def sentence(text: str) -> str:
     """A one-line fault, as commands print it, as a sentence."""
@@ -15,3 +18,28 @@ def left_out(turns: int) -> str:
     """That the context is full, and what was forgotten for the reply above."""
     what = "the oldest turn was" if turns == 1 else f"the oldest {turns} turns were"
     return f"*The context is full: {what} left out.*"
+
+
+def answer_label(metrics: Mapping[str, Any], engine: str) -> str:
+    """The line below an answer: engine, model, tokens/s, TTFT, and why it ended if not by itself.
+
+    `metrics` are `ReplyMetrics.as_dict()`, `engine` the engine's name for people.
+    """
+    parts = [engine, str(metrics["model"])]
+    if metrics["tokens_per_s"] is not None:
+        parts.append(f"{figure(metrics['tokens_per_s'])} tokens/s")
+    if metrics["ttft_ms"] is not None:
+        parts.append(f"TTFT {figure(metrics['ttft_ms'])} ms")
+    if metrics["hidden_tokens"]:
+        parts.append(f"after {metrics['hidden_tokens']} hidden tokens")
+    spoken = metrics["tokens"] - metrics["hidden_tokens"]
+    if metrics["finish_reason"] == "length":
+        parts.append(f"cut at the limit of {spoken} tokens")
+    elif metrics["finish_reason"] == "context":
+        parts.append("cut because the context is full")
+    return " · ".join(parts)
+
+
+def figure(value: float) -> str:
+    """A number with three figures or so: "0.61", "12.3", "3,047"."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

@@ -43,7 +43,7 @@ class FakeEngine:
 
 
 class FakeReply:
-    """As `engine.reply.ReplyStream`: one token a word, 18.4 ms apart, by whichever engine's pace."""
+    """As `engine.reply.ReplyStream`: one token a word, at its engine's pace."""
 
     def __init__(
         self, conversation: FakeConversation, engine: Any, request: FakeRequest, joins: bool = True
@@ -86,10 +86,12 @@ PACE_NS = {"cpu": 4_000_000}  # by engine
 class FakeRequest:
     user_text: str
     answer: str
-    params: SamplingParams = SamplingParams()
+    params: SamplingParams = field(default_factory=SamplingParams)
 
 
 class FakeConversation:
+    thinks = False
+
     def __init__(self) -> None:
         self.messages: list[dict[str, str]] = []
         self.hidden_tokens = 0

@@ -1,13 +1,19 @@
-// The instruments: figures of the latest reply, and where the time to its first audio went.
-// Plain script in the page; fed by the "unpaused" events that voice.js sends.
+// The instruments: figures of the latest reply, every token's latency, and where the time to its
+// first audio went. Plain script in the page; fed by the "unpaused" events that voice.js sends.
 
 const STAGE_NAMES = {
   endpointing: ["Endpointing", "you"],
   transcription: ["Transcription", "you"],
+  queue: ["Queue", "you"],
   prefill: ["Prefill", "it"],
+  thinking: ["Hidden tokens", "it"],
   first_clause: ["First clause", "it"],
   synthesis: ["Synthesis", "voice"],
+  held: ["Held back", "voice"],
+  transport: ["Network", "voice"],
+  playback: ["Playback", "voice"],
 };
+const ENGINE_SIDE = "it"; // the stages in which the engine is waited for
 
 // Milliseconds with three significant figures at most: "0.61", "12.3", "412".
 function formatMs(value) {
@@ -27,8 +33,9 @@ function layOutStages(stages) {
   const total = stages.reduce((sum, stage) => sum + stage.ms, 0);
   let start = 0;
   const bars = stages.map(({ name, ms }) => {
-    const [label, side] = STAGE_NAMES[name] || [name, "it"];
-    const bar = { label, side, ms, from: total ? (100 * start) / total : 0 };
+    const [label, side] = STAGE_NAMES[name] || [name, "voice"];
+    const bar = { label, side, ms, engine: side === ENGINE_SIDE };
+    bar.from = total ? (100 * start) / total : 0;
     bar.length = total ? (100 * ms) / total : 0;
     start += ms;
     return bar;
@@ -39,6 +46,7 @@ function layOutStages(stages) {
 class Readings {
   constructor(element) {
     this.find = (name) => element.querySelector(`[data-part="${name}"]`);
+    this.strip = new Strip(this.find("strip"));
     this.clear();
     // Where there is little room the stages are one bar, which opens into the list.
     const more = this.find("more");
@@ -51,31 +59,59 @@ class Readings {
 
   receive(event) {
     if (event.type === "metrics") this.showMetrics(event);
-    if (event.type === "done" && event.stages.length) this.showStages(event.stages);
+    if (event.type === "done" || event.type === "measured") this.showStages(event);
     if (event.type === "cleared") this.clear();
   }
 
   clear() {
-    this.showMetrics({ tpot_ms: {}, ttft_ms: null, tokens_per_s: null });
+    this.turn = null;
+    this.strip.clear();
+    this.showFigures({ tpot_ms: {} });
     this.find("stages").replaceChildren();
     this.find("stack").replaceChildren();
-    this.find("total").textContent = "–";
+    this.say("total", "–");
+    this.say("turn-of", "Last turn");
+    this.say("verdict", "");
     this.find("stages-empty").hidden = false;
   }
 
-  showMetrics({ tpot_ms: tpot, ttft_ms: ttft, tokens_per_s: rate }) {
-    this.find("tpot-p50").textContent = formatMs(tpot.p50);
-    this.find("tpot-p99").textContent = formatMs(tpot.p99);
-    this.find("ttft").textContent = formatMs(ttft);
-    this.find("rate").textContent = formatRate(rate);
+  say(part, text) {
+    const element = this.find(part);
+    if (element.textContent !== text) element.textContent = text;
   }
 
-  showStages(stages) {
+  showMetrics(event) {
+    if (event.turn !== this.turn || event.engine !== this.engine) this.strip.clear();
+    this.turn = event.turn;
+    this.engine = event.engine;
+    this.strip.data.hidden = event.hidden_tokens;
+    this.strip.push(event.latencies.from, event.latencies.ms);
+    this.showFigures(event);
+  }
+
+  // They name the engine that they are of: another one may have been chosen since.
+  showFigures(event) {
+    const share = event.bandwidth_share;
+    this.say("engine-name", event.engine_label || "No answer yet");
+    this.say("tpot-p50", formatMs(event.tpot_ms.p50));
+    this.say("tpot-p99", formatMs(event.tpot_ms.p99));
+    this.say("ttft", formatMs(event.ttft_ms));
+    this.say("rate", formatRate(event.tokens_per_s));
+    this.say("tpot-now", formatMs(this.strip.data.now));
+    this.say("share", share === null || share === undefined ? "–" : formatMs(100 * share));
+    this.say("launches", formatRate(event.launches_per_token));
+    this.find("strip").dataset.running = String(Boolean(event.running));
+  }
+
+  showStages({ stages, verdict, engine_label: engine }) {
+    if (!stages.length) return;
+    this.say("turn-of", engine ? `Last turn, on ${engine}` : "Last turn");
     const { bars, total } = layOutStages(stages);
     const spoken = bars.some((bar) => bar.side === "voice");
     this.find("stages-empty").hidden = true;
-    this.find("total").textContent = formatMs(total);
-    this.find("total-label").textContent = spoken ? "to first audio" : "to first clause";
+    this.say("total", formatMs(total));
+    this.say("total-label", spoken ? "to first audio" : "to first clause");
+    this.say("verdict", verdict || "");
     this.find("stages").replaceChildren(...bars.map((bar) => this.row(bar)));
     this.find("stack").replaceChildren(...bars.map((bar) => this.bar(bar)));
   }
@@ -84,6 +120,11 @@ class Readings {
     const row = document.createElement("li");
     const name = document.createElement("span");
     name.textContent = stage.label;
+    if (stage.engine) {
+      const mark = document.createElement("em");
+      mark.textContent = "engine";
+      name.append(" ", mark);
+    }
     const value = document.createElement("span");
     value.textContent = formatMs(stage.ms);
     value.className = "value";

@@ -66,7 +66,7 @@ test("stages follow each other and fill the whole", () => {
     ["Endpointing", "you", 0, 40],
     ["Prefill", "it", 40, 10],
     ["Synthesis", "voice", 50, 30],
-    ["a later stage", "it", 80, 20],
+    ["a later stage", "voice", 80, 20],
   ]);
 });
 
