@@ -81,6 +81,7 @@ def page(options: argparse.Namespace) -> int:
     from assets.console import ConsoleProgress
     from assets.resolver import resolve
     from audio.vad import StreamingVad
+    from engine.bandwidth import read_bandwidth
     from engine.conversation import check_context
     from engine.sampling import SamplingParams
     from engine.setup import locate_model, open_engine
@@ -111,6 +112,7 @@ def page(options: argparse.Namespace) -> int:
         make_pipeline=load_pipeline,
         make_vad=StreamingVad,
         make_judge=load_judge,
+        read_bandwidth=lambda: read_bandwidth(str(model().device)),
     )
     launch(services, options.host, options.port, access)
     return 0
