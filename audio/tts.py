@@ -18,6 +18,7 @@ from piper import PiperVoice, SynthesisConfig
 from piper.config import PiperConfig
 
 from audio.frames import to_pcm16
+from audio.spoken_form import spoken_form
 from engine.errors import UnpausedError
 
 # Piper scales each sentence to its own peak, so that a calm clause after a lively one is louder
@@ -60,17 +61,21 @@ class Synthesizer:
     def __init__(self, voice_path: Path | str, threads: int = 1) -> None:
         self._voice = _load(Path(voice_path), threads)
         self.rate_hz: int = self._voice.config.sample_rate
+        self._english = self._voice.config.espeak_voice.startswith("en")
 
     def warm(self) -> None:
         """Run once: the first run of a network takes longer than the next."""
         self.synthesize("Ready.")
 
     def synthesize(self, text: str, cancel: Cancel | None = None) -> np.ndarray:
-        """Speak `text`: int16 [n] at `rate_hz`, nothing for a text without a word.
+        """Speak `text`: int16 [n] at `rate_hz`, nothing for a text without a word. Figures and
+        abbreviations are read as English where the voice is.
 
         A cancelled synthesis gives nothing either.
         """
         text = _sayable(text)
+        if self._english:
+            text = spoken_form(text)
         if not any(map(str.isalnum, text)):
             return np.zeros(0, np.int16)
         cancel = cancel or Cancel()
