@@ -124,6 +124,7 @@ def _files(options: argparse.Namespace) -> int:
     from ui.listen_assistant import load_assistant
     from ui.listen_room import FILE_RATE_HZ, FileRoom
     from ui.listen_talk import Talk
+    from ui.loading import check_writable
 
     samples = read_audio(options.heard)
     check_writable(options.out, options.heard)
@@ -178,12 +179,6 @@ def _typed_lines(talk: Talk) -> Iterator[str]:
             continue
         if line:
             yield line
-
-
-def check_writable(path: Path | None, question: Path) -> None:
-    from ui.terminal import _check_writable
-
-    _check_writable(path, question)
 
 
 @contextmanager

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from assets.console import ConsoleProgress
+from assets.resolver import resolve
 from audio.rounds import Parts, Request
 from audio.turn import Turn
 from engine.conversation import Conversation, check_context
 from engine.errors import UnpausedError
 from engine.registry import ENGINES
 from engine.sampling import SamplingParams
-from engine.setup import open_engine, open_model
+from engine.setup import locate_model, open_engine
+from ui.loading import load_judge, load_model, load_pipeline, sampling, warm_conversation
 from ui.services import Lazy
 from ui.trace import Trace, first_difference
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy as np
 
     from audio.pipeline import VoicePipeline
@@ -30,14 +30,25 @@ if TYPE_CHECKING:
     from engine.base import DecodeEngine
     from engine.models.base import Model
     from engine.reply import ReplyStream
+    from ui.services import Judge
 
 HIDDEN_STEPS = (0, 50, 150, 300)  # tokens thought before a reply, as the key walks through them
 
 
-class Again(Turn):
-    """A reply made once more, on another engine: said aloud, but no part of the conversation."""
+class Aside(Turn):
+    """A turn that is said aloud and is no part of any conversation."""
 
     def join(self) -> None:
+        return
+
+
+class Unmoved:
+    """Stands for the conversation of an `Aside`: nothing that becomes of it matters there."""
+
+    def keep_heard(self, text: str) -> None:
+        return
+
+    def retract(self) -> None:
         return
 
 
@@ -51,15 +62,13 @@ class Assistant:
         engine_name: str,
         params: SamplingParams,
         pipeline: VoicePipeline | None = None,
-        synthesizer: Synthesizer | None = None,
-        judge: Callable[[np.ndarray], float] | None = None,
+        judge: Judge | None = None,
     ) -> None:
-        self.conversation, self.engine_name = conversation, engine_name
-        self.pipeline, self.judge = pipeline, judge
+        self.conversation, self.engine_name, self.judge = conversation, engine_name, judge
         self.hidden_tokens = 0
         self.answers: Callable[[str], None] = lambda name: None  # told which engine begins a reply
         self._repeated: tuple[ReplyStream, ReplyStream] | None = None
-        self._engines, self._params, self._synthesizer = engines, params, synthesizer
+        self._engines, self._params, self._pipeline = engines, params, pipeline
 
     @property
     def model_name(self) -> str:
@@ -67,8 +76,8 @@ class Assistant:
 
     def transcribe(self, samples: np.ndarray) -> str:
         """What was said in float32 [n] at 16 kHz."""
-        assert self.pipeline is not None, "nobody listens without it"
-        return self.pipeline.transcribe(samples)
+        assert self._pipeline is not None, "nobody listens without it"
+        return self._pipeline.transcribe(samples)
 
     @contextmanager
     def open_turn(self, request: Request) -> Iterator[Parts]:
@@ -78,7 +87,7 @@ class Assistant:
         engine = self._engines[name]()
         self.answers(name)
         if again and last is not None:
-            yield Parts(self.conversation, lambda _: self._again(engine, last, request), name)
+            yield Parts(Unmoved(), lambda _: self._again(engine, last, request), name)
             return
         self.conversation.hidden_tokens = self.hidden_tokens
         yield Parts(self.conversation, lambda text: self._reply(engine, text, request), name)
@@ -120,7 +129,7 @@ class Assistant:
         conversation, params = self.conversation, self._params
         return Turn(
             lambda heard: conversation.reply(engine, heard, params, joins=False),
-            self._synthesizer if request.speak else None,
+            self._voice(request),
             text=text,
         )
 
@@ -129,7 +138,10 @@ class Assistant:
             self._repeated = (last, self.conversation.again(engine, last))
             return self._repeated[1]
 
-        return Again(begin, self._synthesizer if request.speak else None, text=last.user_text)
+        return Aside(begin, self._voice(request), text=last.user_text)
+
+    def _voice(self, request: Request) -> Synthesizer | None:
+        return self._pipeline.synthesizer if self._pipeline and request.speak else None
 
     def comparison(self) -> str:
         """Whether the reply said again was the same, token by token; "" when none was."""
@@ -146,58 +158,34 @@ class Assistant:
 
 def load_assistant(options: argparse.Namespace, speaking: bool = True) -> Assistant:
     """Everything that a turn needs, loaded side by side and warm. Raises `UnpausedError`."""
-    from assets.console import ConsoleProgress
-    from assets.resolver import resolve
-    from engine.setup import locate_model
-
+    params = sampling(options)
     check_context(options.context)
     with ConsoleProgress() as progress:
         name, path = locate_model(options.model, progress)
-        voices = {role: resolve(role, progress) for role in ("stt", "voice")} if speaking else {}
-    with ThreadPoolExecutor(2, thread_name_prefix="load") as pool:
-        speech = pool.submit(_load_speech, voices)
-        model = pool.submit(open_model, name, path).result()
-        conversation, engines = _load_words(options, model, speaking)
-        pipeline, synthesizer = speech.result()
-    return Assistant(conversation, engines, options.engine, params(options), pipeline, synthesizer)
+        for role in ("stt", "voice") if speaking else ():
+            resolve(role, progress)
+    with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
+        speech = pool.submit(_load_speech) if speaking else None
+        model = load_model(options, name, path)
+        engines = _engines(options, model, speaking)
+        conversation = warm_conversation(options, model, engines[options.engine]())
+        pipeline, judge = speech.result() if speech else (None, None)
+    return Assistant(conversation, engines, options.engine, params, pipeline, judge)
 
 
-def params(options: argparse.Namespace) -> SamplingParams:
-    """The sampling that the command line asks for. Raises `UnpausedError`."""
-    return SamplingParams(
-        temperature=options.temperature,
-        top_p=options.top_p,
-        repetition_penalty=options.repetition_penalty,
-        seed=options.seed,
-        max_tokens=options.max_tokens,
-    )
-
-
-def _load_words(
+def _engines(
     options: argparse.Namespace, model: Model, speaking: bool
-) -> tuple[Conversation, dict[str, Callable[[], DecodeEngine]]]:
-    engines: dict[str, Callable[[], DecodeEngine]] = {
+) -> dict[str, Callable[[], DecodeEngine]]:
+    """Those that run here and the one that was asked for, made when first used."""
+    return {
         name: Lazy(lambda name=name: open_engine(name, model, speaking))  # type: ignore[misc]
         for name, entry in ENGINES.items()
         if name == options.engine or entry.unavailable() is None
     }
-    conversation = Conversation(model, options.context, enable_thinking=False)
-    conversation.warm(engines[options.engine]())
-    return conversation, engines
 
 
-def _load_speech(voices: dict[str, Path]) -> tuple[Any, Any]:
-    if not voices:
-        return None, None
-    from audio.pipeline import VoicePipeline
-    from audio.stt import Transcriber
-    from audio.tts import Synthesizer
-
-    transcriber = Transcriber(voices["stt"], threads=os.cpu_count() or 1)
-    synthesizer = Synthesizer(voices["voice"])
-    pipeline = VoicePipeline(transcriber, synthesizer)
-    pipeline.warm()
-    return pipeline, synthesizer
+def _load_speech() -> tuple[VoicePipeline, Judge | None]:
+    return load_pipeline(), load_judge()
 
 
 def detector() -> StreamingVad:

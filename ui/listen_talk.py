@@ -12,7 +12,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from audio.dialogue import Dialogue
-from audio.dialogue_events import Event, RoundOver
+from audio.dialogue_events import Event, RoundBegan, RoundOver
 from audio.record import TurnRecord
 from engine.errors import UnpausedError
 from engine.registry import ENGINES
@@ -44,6 +44,7 @@ class Talk:
         self.listeners: list[Callable[[Event], None]] = []
         self.records: list[TurnRecord] = []
         self._options = options
+        self._open: set[int] = set()  # rounds that began and are not over
         self._typed = typed
         self._view = Lines(options.json) if typed else choose_view(options.json, keys)
         self.screen = Screen(self._view.tell)
@@ -68,11 +69,14 @@ class Talk:
         for listener in self.listeners:
             listener(event)
         self.screen.take(event)
+        if isinstance(event, RoundBegan):
+            self._open.add(event.generation)
         if isinstance(event, RoundOver):
-            self.records.append(event.record)
             event.record.answer.clear()  # nobody asks for the sound, and a talk may be long
             if comparison := self.assistant.comparison():
                 self.screen.notice(comparison)
+            self.records.append(event.record)
+            self._open.discard(event.generation)
 
     def __enter__(self) -> Talk:
         # While a line is typed an interrupt has to end the reading of it, as usual.
@@ -110,7 +114,7 @@ class Talk:
 
     def wait_idle(self) -> None:
         """Until the reply under way is over, or the talk is."""
-        while self.dialogue.active and not self.over.wait(0.02):
+        while (self.dialogue.active or self._open) and not self.over.wait(0.02):
             pass
 
     def finish(self, **counts: float) -> None:

@@ -135,7 +135,7 @@ def choose_view(quiet: bool, keys: str) -> Lines | Terminal:
 def meter(level: float, plain: bool = False) -> str:
     """A level of 0 to 1 on a scale of decibels."""
     db = 20 * math.log10(max(level, 1e-9))
-    lit = round(max(0.0, 1 - db / _QUIETEST_DB) * _METER)
+    lit = round(min(1.0, max(0.0, 1 - db / _QUIETEST_DB)) * _METER)
     on, off = ("#", ".") if plain else ("█", "░")
     return on * lit + off * (_METER - lit)
 
@@ -152,7 +152,7 @@ def _readings(view: View) -> Text:
     ]
     text = "   ".join(f"{name} {number(value, unit)}".strip() for name, value, unit in figures)
     thinking = f"   thinking {view.hidden_tokens} tokens" if view.hidden_tokens else ""
-    return Text(f"{view.engine}   {text}{thinking}", no_wrap=True, overflow="ellipsis")
+    return Text(f"{view.engine}   {text}{thinking}")
 
 
 def _speaker(news: News) -> str:
