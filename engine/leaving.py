@@ -84,7 +84,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
     if issubclass(lost.exc_type, KeyboardInterrupt):
         os._exit(INTERRUPTED)
-    sys.__unraisablehook__(lost)
+    if not _interrupted:  # destructors complain about what an interrupt left half-made
+        sys.__unraisablehook__(lost)
 
 
 def _leave_later(code: int) -> None:

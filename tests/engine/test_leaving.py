@@ -149,6 +149,17 @@ try:
 except BaseException as error:
     raise ValueError("numba could not start") from error
 """,
+        # What it interrupts has a destructor that does not cope.
+        """
+class Half:
+    def __init__(self):
+        print("ready", flush=True)
+        time.sleep(50)
+        self.pointer = 1
+    def __del__(self):
+        self.pointer
+Half()
+""",
         # Something else holds the end up.
         """
 atexit.register(threading.Event().wait)
