@@ -86,16 +86,20 @@ def _bar(name: str, figures: Mapping[str, Any], found: Mapping[str, Any], ceilin
 def _launched(
     above: float, total: float, found: Mapping[str, Any], ceiling: float
 ) -> tuple[list[tuple[str, float]], str]:
-    """Gaps are what the kernels leave of the unprofiled token; their kinds as profiled."""
-    busy = min(found["busy_us"], total)
-    gap = min(total - busy, above)
-    profiled = found["launch_gap_us"] + found["host_gap_us"]
+    """Gaps are what the kernels leave of the unprofiled token; their kinds as profiled.
+
+    Where profiling stretched the kernels themselves past the whole token, gaps keep the share of
+    the token that they had in the profile.
+    """
+    busy, profiled = found["busy_us"], found["launch_gap_us"] + found["host_gap_us"]
+    gap = total - busy if busy <= total else total * profiled / (busy + profiled)
+    gap = min(gap, above)
     launch = gap * found["launch_gap_us"] / profiled if profiled else gap
     kernels = above - gap
     intermediates = min(kernels, found.get("intermediate_bytes", 0) / ceiling * 1e6)
     note = found["method"]
-    if found["busy_us"] > total:
-        note += f"; profiled kernels took {found['busy_us']:.0f} us, longer than the whole token"
+    if busy > total:
+        note += f"; profiled kernels took {busy:.0f} us, longer than the whole token"
     parts = [
         (INTERMEDIATES, intermediates),
         (KERNELS, kernels - intermediates),
