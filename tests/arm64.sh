@@ -51,4 +51,4 @@ fetch() {
 # Its own cache: compiled code is kept for each processor.
 export UNPAUSED_CACHE="${UNPAUSED_CACHE:-$root/cache}" HF_HUB_OFFLINE=1
 exec "$qemu" -L "$root" -cpu "$cpu" -E PYTHONPATH="$root/site" -E PYTHONDONTWRITEBYTECODE=1 \
-  "$root/usr/bin/python-arm64" -m pytest -q -p no:cacheprovider "$@"
+  "$root/usr/bin/python-arm64" -m pytest -q -p no:cacheprovider --timeout 1800 "$@"
