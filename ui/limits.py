@@ -67,3 +67,8 @@ class Allowances:
             allowance = self._known.get(visitor)
             if allowance is not None:
                 allowance.give_back(cost)
+
+    def clear(self) -> None:
+        """Forget everybody."""
+        with self._lock:
+            self._known.clear()

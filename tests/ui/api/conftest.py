@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import openai
 import pytest
 import torch
 
@@ -51,7 +52,6 @@ class SlowEngine(EagerEngine):
         super().__init__(model)
         self.pace = threading.Event()
         self.pace.set()
-        self.running = 0
         self.idle = threading.Event()
         self.idle.set()
 
@@ -104,31 +104,40 @@ def made_services(engine: SlowEngine, pipeline: FakePipeline) -> Services:
     return Services(**{**vars(made), "make_engine": lambda name: engine})
 
 
-@pytest.fixture
-def pipeline() -> SpeechPipeline:
-    return SpeechPipeline()
-
-
 Serve = Callable[..., Page]
 
 
-@pytest.fixture
-def serve(slow: SlowEngine, pipeline: SpeechPipeline) -> Iterator[Serve]:
-    """`serve(**Access's fields)`: a running server."""
+@pytest.fixture(scope="module")
+def serve(slow: SlowEngine) -> Iterator[Serve]:
+    """`serve(**Access's fields)`: a running server, until the module's tests are over."""
     pages: list[Page] = []
 
     def serve(**fields: Any) -> Page:
-        page = start(made_services(slow, pipeline), port=free_port(), access=Access(**fields))
+        made = made_services(slow, SpeechPipeline())
+        page = start(made, port=free_port(), access=Access(**fields))
         pages.append(page)
         return page
 
-    slow.pace.set()
     yield serve
-    slow.pace.set()
     for page in pages:
         page.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def page(serve: Serve) -> Page:
+    """One without a password, shared by the module's tests."""
     return serve()
+
+
+@pytest.fixture(autouse=True)
+def _unhurried(page: Page, slow: SlowEngine) -> Iterator[None]:
+    """Tests of one address come faster than people: each begins with a full allowance."""
+    slow.pace.set()
+    page.visitors.runtime.allowances.clear()
+    yield
+    slow.pace.set()
+
+
+@pytest.fixture
+def client(page: Page) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{page.url}v1", api_key="unused", max_retries=0, timeout=30)
