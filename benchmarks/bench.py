@@ -110,9 +110,9 @@ def _measure_model(
             match.play(names)
         finally:
             match.close()
-    except UnpausedError as error:
-        entry["error"] = str(error)
-        say(f"{spec}: {error}")
+    except (UnpausedError, MemoryError, torch.OutOfMemoryError) as error:
+        entry["error"] = _first_line(error)
+        say(f"{spec}: {entry['error']}")
     entry["complete"] = "error" not in entry
     report.save()
     print(table.as_text({**entry, "machine": report.content["machine"]}), flush=True)
@@ -184,7 +184,7 @@ class _Match:
             try:
                 engine = ENGINES[name].build(self.model, s.threads)
                 verdict = gate.judge(engine)
-            except (UnpausedError, RuntimeError) as error:
+            except Exception as error:  # whatever is wrong with one engine, the others compete
                 self._failed(name, error)
             else:
                 verdicts[name] = verdict.as_dict()
@@ -261,7 +261,7 @@ class _Match:
         for side in self.sides:
             try:
                 found = anatomies.anatomy(side, gate.cache, self.prompt)
-            except (UnpausedError, RuntimeError) as error:
+            except Exception as error:
                 found = {"reason": f"taking it failed: {_first_line(error)}"}
             self.entry["anatomy"][side.name] = found
 

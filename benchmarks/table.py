@@ -22,8 +22,8 @@ def heading(entry: Mapping[str, Any]) -> str:
     device = entry["machine"]["device"]
     if "weights" not in entry:
         return f"{entry['model']} on {device}"
-    weights = "" if entry["weights"] == "real" else f", weights {entry['weights']}"
-    return f"{entry['model']}, {entry['dtype']}{weights}, on {device}"
+    purpose = "" if entry["weights"] == "real" else ", for speed only"
+    return f"{entry['model']}, {entry['dtype']}{purpose}, on {device}"
 
 
 def rows(entry: Mapping[str, Any]) -> list[tuple[str, ...]]:

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from engine.base import DecodeEngine
-from engine.errors import UnpausedError
 from engine.kv_cache import KVCache
 from engine.sampling import SamplingParams
 
@@ -84,10 +83,10 @@ class SideFailed(Exception):
 
 @contextmanager
 def blaming(side: Side) -> Iterator[None]:
-    """Name the side whose work failed. PyTorch and Triton report faults as `RuntimeError`."""
+    """Name the side whose work failed, whatever failed: PyTorch's and Triton's faults are many."""
     try:
         yield
-    except (UnpausedError, RuntimeError) as error:
+    except Exception as error:
         raise SideFailed(side.name, error) from error
 
 
