@@ -21,7 +21,7 @@ from typing import NoReturn
 from engine.errors import UnpausedError
 
 FAULT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141  # the latter two as shells report such ends
-_GRACE_S = 0.8  # for closing engines and servers; a second is what a person notices
+_GRACE_S = 0.6  # for engines and servers to close; with what the system then takes under a second
 _NO_MEMORY = (
     "can't allocate memory", "cannot allocate memory", "out of memory", "can't start new thread",
     "failed to map segment",
