@@ -16,6 +16,8 @@ FRAME_MS = 20
 MAX_FRAME_SAMPLES = 1600  # 100 ms at 16 kHz; the page sends 320
 MAX_TEXT_BYTES = 4096  # no client message is longer
 MAX_COUNT = 2**31 - 1  # of takes, turns and samples
+NEW = "new"  # a session for who has none
+RAW_RATES_HZ = range(8000, 48001)
 MAX_TIME_MS = 3_600_000
 
 
@@ -34,7 +36,10 @@ class MicrophoneFrame:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
+    """`rate_hz` is that of bare PCM16 in both directions; None for the page's own frames."""
+
     session: str
+    rate_hz: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,7 @@ def parse_message(text: str) -> ClientMessage:
         raise ProtocolError("a text message is one JSON object")
     match fields.get("type"):
         case "hello":
-            return Hello(_text(fields, "session"))
+            return Hello(_text(fields, "session"), _rate_hz(fields))
         case "talk":
             mode = _text(fields, "mode")
             if mode not in ("hold", "free"):
@@ -138,6 +143,16 @@ def _count(fields: dict[str, Any], name: str) -> int:
     if type(value) is not int or not 0 <= value <= MAX_COUNT:
         raise ProtocolError(f"{name} is a whole number from 0 to {MAX_COUNT}")
     return value
+
+
+def _rate_hz(fields: dict[str, Any]) -> int | None:
+    """Of bare PCM16, when that is asked for."""
+    if fields.get("format", "frames") == "frames":
+        return None
+    rate_hz = _count(fields, "sample_rate")
+    if fields["format"] != "pcm16" or rate_hz not in RAW_RATES_HZ:
+        raise ProtocolError('format is "frames", or "pcm16" with a sample_rate of 8000 to 48000')
+    return rate_hz
 
 
 def _time_ms(fields: dict[str, Any], name: str) -> float | None:

@@ -211,7 +211,7 @@ def test_a_detector_that_cannot_load_is_told_and_text_goes_on(
     def broken(*_: Any) -> None:
         raise RuntimeError("no model")
 
-    monkeypatch.setattr("ui.socket.Hearing", broken)
+    monkeypatch.setattr("ui.connection.Hearing", broken)
     with client.websocket_connect(PATH) as socket:
         say(socket, type="hello", session=session.id)
         speak(socket)
