@@ -26,6 +26,9 @@ _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")
             if hasattr(signal, name)]  # fmt: skip
 
 
+_END_S = 5.0  # for a reply that was stopped; it takes a token
+
+
 class Talk:
     """A dialogue with its listeners, shown while entered. `over` is set when it is to end: by a
     key, or by a signal, of which a second one takes its usual effect."""
@@ -118,7 +121,11 @@ class Talk:
             pass
 
     def finish(self, **counts: float) -> None:
-        """With `--json`, the last line: every turn, and `counts`."""
+        """End what is under way. With `--json`, the last line: every turn, and `counts`."""
+        self.dialogue.close()
+        end = time.monotonic() + _END_S
+        while self._open and time.monotonic() < end:
+            time.sleep(0.01)
         if self._options.json:
             turns = [record.as_dict() for record in self.records]
             print(json.dumps({"turns": turns, **counts}, ensure_ascii=False), flush=True)

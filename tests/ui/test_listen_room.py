@@ -120,7 +120,7 @@ def test_real_time_takes_as_long_as_the_recording() -> None:
 
 def test_silence_is_no_turn_and_comes_to_an_end() -> None:
     company = Company()
-    room, took_s = played(company, quiet(5), fast=True)
+    room, _ = played(company, quiet(5), fast=True)
     assert not company.of(RoundOver) and not room.speech().any()
 
 
