@@ -91,6 +91,7 @@ class Round:
     answering: bool = False  # its reply is being made, or was
     dropped: bool = False  # leaves no trace in the conversation
     joined: bool = False  # the conversation goes on from it
+    gone: bool = False  # and never will, or no longer does
     paused: bool = False
     finish: Finish | None = None
     failure: str = ""
@@ -132,22 +133,25 @@ class Round:
     def settle(self) -> None:
         """Give the conversation what it shall remember: all of the reply, or what was heard.
 
-        Only when the work has ended, and when the round has begun; the next reply waits for it.
-        Whatever comes later, as an interruption of the voice, may be settled again.
+        Only when the reply has ended and the round has begun; the next reply waits for it.
+        Whatever comes later, as an interruption of the voice, is settled again. A turn of whose
+        reply nothing is left leaves no trace: from empty answers a model learns to be silent.
         """
-        if self.turn is None or self.parts is None:
+        if self.gone or self.turn is None or self.parts is None:
             return
-        if self.dropped:
+        cut = self.finish in ("interrupted", "stopped") and self.kind == "voice"
+        cut = cut and self.request.speak
+        kept = self.playback.heard() if cut else self.done.reply if self.done else ""
+        if self.dropped or not kept.strip():
+            self.gone = True
             if self.joined:
                 self.parts.conversation.retract()
-            self.joined = False
             return
         if not self.joined:
             self.turn.join()
             self.joined = True
-        cut = self.finish in ("interrupted", "stopped")
-        if cut and self.kind == "voice" and self.request.speak:
-            self.parts.conversation.keep_heard(self.playback.heard())
+        if cut:
+            self.parts.conversation.keep_heard(kept)
 
     def heard(self) -> str:
         """The words of the reply that were played; all of it when it was for the eyes."""

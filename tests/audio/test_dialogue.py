@@ -372,6 +372,16 @@ def test_a_reply_without_words_closes_the_turn(reply: str) -> None:
     assert there.room.over[-1] == ("complete", REPLY)
 
 
+def test_a_reply_of_which_nothing_is_left_leaves_no_trace() -> None:
+    there = company(talk=Talk(reply_text=""))
+    there.room.quiet(0.5).hear(there.say(QUESTION)).quiet(2.0)
+    assert there.talk.messages == []
+    there.talk.reply_text = REPLY
+    there.room.hear(there.say("And now?")).until_audible().dialogue.stop()
+    there.room.quiet(0.5)
+    assert there.room.over[-1] == ("stopped", "") and there.talk.messages == []
+
+
 def test_a_reply_that_fails_says_so_and_the_next_is_answered() -> None:
     def broken(text: str) -> object:
         raise UnpausedError("the engine has gone")
