@@ -86,7 +86,7 @@ class RawPlayer:
         self._sent = 0  # samples at the source's rate
         self._until = 0.0  # when the client has played all that was sent
         self._began: float | None = None
-        self._paused = False
+        self._paused = self._ended = False
 
     def take(self, message: Outgoing) -> list[dict[str, Any]]:
         """One of the session's messages; what the client is told because of it."""
@@ -100,6 +100,8 @@ class RawPlayer:
             self._begin(message["turn"], message["rate_hz"])
         elif kind == "heard":
             return [{"type": "transcript", "role": "user", "text": message["text"], "final": True}]
+        elif kind == "speech_end":
+            self._ended = self._ended or turn == self._turn
         elif kind == "error":
             return [message]
         elif turn == self._turn and kind in ("flush", "pause"):
@@ -120,7 +122,8 @@ class RawPlayer:
             self._sent += len(samples)
             self._began = now if self._began is None else self._began
             self._until = max(self._until, now) + len(samples) / self._source_hz
-            resampled = self._resampler.push(from_pcm16(samples))
+            last = self._ended and not self._waiting
+            resampled = self._resampler.push(from_pcm16(samples), last)
             if len(resampled):
                 pieces.append(to_pcm16(resampled).astype("<i2").tobytes())
         return pieces
@@ -141,4 +144,5 @@ class RawPlayer:
         self._turn, self._source_hz = turn, rate_hz
         self._resampler = Resampler(rate_hz, self._rate_hz)
         self._waiting.clear()
-        self._sent, self._until, self._began, self._paused = 0, 0.0, None, False
+        self._sent, self._until, self._began = 0, 0.0, None
+        self._paused = self._ended = False
