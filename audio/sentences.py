@@ -9,8 +9,9 @@ from audio.markdown import BREAK, SpokenWords
 _MIN_LETTERS = 10  # of a piece; a shorter one is over before the next has been synthesised
 # A first sentence without punctuation is not waited for: it is cut before a word that begins a
 # clause, or when it has become long.
-_FIRST_MIN_WORDS = 6
-_FIRST_MAX_WORDS = 14
+_FIRST_MIN_WORDS = 5
+_FIRST_MAX_WORDS = 8  # 2.5 s of speech, 120 ms of synthesis; 11 words take 200 ms
+_FIRST_SHORTEST, _FIRST_LATEST = 4, 14  # words: rather wait than begin with two
 _MAX_WORDS = 45  # about 60 tokens
 _MAX_CHARS = 280
 
@@ -26,7 +27,7 @@ _CLAUSE_STARTERS = _set(
 _LEANING = _set(
     "a an the of to in on at by for from with into and or but that which who is are was were be "
     "been has have had do does will would can could may might must should not no very my your his "
-    "her its our their this these those some any as than if when"
+    "her its our their this these those some any as than if when because so although while where"
 )
 _ABBREVIATIONS = _set(
     "dr mr mrs ms prof st sr jr rev gen col lt capt sgt hon vs etc approx dept est fig eq vol ed "
@@ -101,9 +102,11 @@ class ClauseChunker:
         ends = _ends_sentence(words) or (self._first and _ends_clause(words[-1]))
         if ends and self._enough(count):
             return self._cut(count)
-        limit = _FIRST_MAX_WORDS if self._first else _MAX_WORDS
-        if count >= limit or sum(map(len, words)) + count > _MAX_CHARS:
-            return self._cut(self._best_cut())
+        too_long = count >= _MAX_WORDS or sum(map(len, words)) + count > _MAX_CHARS
+        if too_long or (self._first and count >= _FIRST_MAX_WORDS):
+            cut = self._best_cut()
+            if too_long or cut >= _FIRST_SHORTEST or count >= _FIRST_LATEST:
+                return self._cut(cut)
         return []
 
     def _best_cut(self) -> int:
@@ -112,7 +115,11 @@ class ClauseChunker:
         clauses = [at for at in range(1, count) if _ends_clause(self._words[at - 1])]
         if clauses and self._enough(clauses[-1]):
             return clauses[-1]
-        firm = [at for at in range(1, count) if self._words[at - 1].lower() not in _LEANING]
+        firm = [
+            at
+            for at in range(1, count)
+            if not (_leans(self._words[at - 1]) or self._words[at][0].isdigit())
+        ]
         return firm[-1] if firm and self._enough(firm[-1]) else count
 
     def _enough(self, count: int) -> bool:
@@ -128,6 +135,11 @@ class ClauseChunker:
             return []
         self._first = False
         return [piece]
+
+
+def _leans(word: str) -> bool:
+    """Whether what follows `word` belongs to it; a full stop inside a sentence abbreviates."""
+    return word.lower() in _LEANING or word.endswith(".")
 
 
 def _ends_sentence(words: list[str]) -> bool:
