@@ -20,7 +20,7 @@ class BargeInConfig:
 
     threshold: float = 0.5  # probability of speech
     duck_ms: int = 64
-    pause_ms: int = 160  # with 32 ms blocks and the detector's own delay: silent within 300 ms
+    pause_ms: int = 128  # "Stop" is silent 270 ms after its first sound, other words after 170
     interrupt_ms: int = 800  # nobody says "mm-hm" for so long
     gap_ms: int = 200  # a longer gap begins the count anew
 
