@@ -45,7 +45,7 @@ class HalfDuplex:
     """Deaf while the loudspeaker is audible, and a little longer. Its clock is the samples."""
 
     full_duplex = False
-    words = "half-duplex: it does not listen while it speaks"
+    words = "half-duplex: deaf while it speaks (livekit would cancel the echo)"
 
     def __init__(self) -> None:
         self._deaf = 0  # near samples

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 KEYS = "space talk · e engine · r again on the other · t thinking tokens · q quit"
 TYPED_KEYS = "/e engine · /r again on the other · /t thinking tokens · /q quit"
+_TICK_S = 0.02
 _TEXT = "to type instead: app.py listen --text"
 
 
@@ -97,8 +98,6 @@ def _listen(talk: Talk, card: Soundcard) -> None:
 
     player = Player(card.outlet, talk.played)
     talk.listeners.append(player.take)
-    # So long may Python code run before a callback that waits gets its turn; usually 5 ms.
-    sys.setswitchinterval(0.001)
     room = LiveRoom(card, talk.dialogue, player)
     controls = Controls(talk, room.call)
     talk.dialogue.listen(True)
@@ -108,12 +107,12 @@ def _listen(talk: Talk, card: Soundcard) -> None:
     with Keys(controls.press) as keys:
         if not keys.available:
             talk.screen.notice("no keys here, standard input is no terminal; Ctrl+C ends it")
-        while room.running and not talk.over.wait(talk.frame_s):
+        while room.running and not talk.over.wait(_TICK_S):
             controls.tick()
             talk.draw(card.level, f"{card.words}, {card.missed_ms:,.0f} ms missed")
     room.stop()
     if room.fault is not None:
-        raise room.fault
+        raise DeviceFault(str(room.fault))
     talk.finish(blocks=card.blocks, missed_ms=round(card.missed_ms, 1),
                 underflows=card.underflows, gaps=player.gaps)  # fmt: skip
 
@@ -137,7 +136,7 @@ def _files(options: argparse.Namespace) -> int:
         work = threading.Thread(target=room.run, args=(talk.dialogue, player, talk.over))
         work.start()
         while work.is_alive():
-            work.join(talk.frame_s)
+            work.join(_TICK_S)
             talk.draw(room.level, str(options.heard))
         if options.out:
             write_wav(options.out.resolve(), room.speech(), FILE_RATE_HZ)

@@ -161,11 +161,12 @@ def load_assistant(options: argparse.Namespace, speaking: bool = True) -> Assist
     params = sampling(options)
     check_context(options.context)
     with ConsoleProgress() as progress:
-        name, path = locate_model(options.model, progress)
         for role in ("stt", "voice") if speaking else ():
             resolve(role, progress)
     with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
         speech = pool.submit(_load_speech) if speaking else None
+        with ConsoleProgress() as progress:
+            name, path = locate_model(options.model, progress)
         model = load_model(options, name, path)
         engines = _engines(options, model, speaking)
         conversation = warm_conversation(options, model, engines[options.engine]())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _POLL_S = 0.01
+_SWITCH_S = 0.001  # of Python code that a callback may have to wait for; usually 5 ms
 _STEP = 128  # samples of a file at a time: 8 ms, the precision of what is measured
 FILE_RATE_HZ = 24_000  # of the file written: 192 samples a step, and no worse than the voice
 _AFTER_S = 2.0  # of silence after the recording, in which its last turn ends
@@ -62,6 +64,8 @@ class LiveRoom:
         return self._thread.is_alive()
 
     def _run(self) -> None:
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_S)
         try:
             while not self._stopped.wait(_POLL_S):
                 self._step()
@@ -73,6 +77,7 @@ class LiveRoom:
         finally:
             self._dialogue.close()
             self.card.close()
+            sys.setswitchinterval(before)
 
     def _step(self) -> None:
         while not self._calls.empty():

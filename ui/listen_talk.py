@@ -33,8 +33,6 @@ class Talk:
     """A dialogue with its listeners, shown while entered. `over` is set when it is to end: by a
     key, or by a signal, of which a second one takes its usual effect."""
 
-    frame_s = 1 / FRAMES_PER_S
-
     def __init__(
         self,
         options: argparse.Namespace,
@@ -47,6 +45,7 @@ class Talk:
         self.listeners: list[Callable[[Event], None]] = []
         self.records: list[TurnRecord] = []
         self._options = options
+        self._next_frame_s = 0.0
         self._open: set[int] = set()  # rounds that began and are not over
         self._typed = typed
         self._view = Lines(options.json) if typed else choose_view(options.json, keys)
@@ -112,7 +111,11 @@ class Talk:
         self.dialogue.played(generation, samples, None, ago_ms)
 
     def draw(self, level: float, status: str) -> None:
-        """Show the instruments as they are now."""
+        """Show the instruments as they are now, if it is time to."""
+        now = time.monotonic()
+        if now < self._next_frame_s:
+            return
+        self._next_frame_s = now + 1 / FRAMES_PER_S
         self._view.draw(self.screen.snapshot(), level, status)
 
     def wait_idle(self) -> None:
