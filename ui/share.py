@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
 import threading
 from typing import TYPE_CHECKING
 
@@ -39,9 +41,12 @@ def close_link() -> None:
     from gradio.tunneling import CURRENT_TUNNELS
 
     while CURRENT_TUNNELS:
-        process = CURRENT_TUNNELS.pop().proc
-        if process is not None and process.poll() is None:
+        tunnel = CURRENT_TUNNELS.pop()
+        process, tunnel.proc = tunnel.proc, None
+        if process is not None:
             process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(2.0)
 
 
 def _open(host: str, port: int, outcome: list[str | Exception]) -> None:

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from engine.errors import UnpausedError
-from ui.gate import Gate
+from ui.gate import Gate, QueueFull
 
 
 def test_the_first_comer_holds_the_gate_and_the_others_follow_in_order() -> None:
@@ -63,3 +63,104 @@ def test_never_two_at_once() -> None:
         thread.join(10)
     assert most == 1
     assert order == list(range(20))
+
+
+class Clock:
+    """Time that passes only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def turn(gate: Gate, clock: Clock, seconds: float, kind: str = "text") -> None:
+    ticket = gate.enter(kind=kind)
+    clock.now += seconds
+    ticket.leave()
+
+
+def test_before_the_first_turn_nobody_knows_how_long_one_takes() -> None:
+    gate = Gate()
+    gate.enter()
+    assert gate.enter().expected_s() is None
+
+
+def test_the_wait_is_what_is_left_of_the_holders_turn_and_those_between() -> None:
+    clock = Clock()
+    gate = Gate(clock=clock)
+    for seconds in (4.0, 6.0, 5.0):
+        turn(gate, clock, seconds)
+    holder, second, third = gate.enter(kind="text"), gate.enter(kind="text"), gate.enter()
+    assert (holder.expected_s(), second.expected_s(), third.expected_s()) == (0.0, 5.0, 10.0)
+    clock.now += 3.0
+    assert second.expected_s() == 2.0
+    clock.now += 2.5  # those that take longer than 5.5 s take 6
+    assert second.expected_s() == 0.5
+    clock.now += 9.0  # longer than any before
+    assert second.expected_s() == 2.5
+    holder.leave()
+    assert (second.expected_s(), third.expected_s()) == (0.0, 7.375)  # it has learnt from it
+    second.leave()
+    assert second.expected_s() is None
+
+
+def test_kinds_of_turns_are_told_apart_once_there_are_some() -> None:
+    clock = Clock()
+    gate = Gate(clock=clock)
+    for seconds, kind in ((2.0, "text"), (2.0, "text"), (2.0, "text"), (10.0, "voice")):
+        turn(gate, clock, seconds, kind)
+    gate.enter(kind="text")
+    waiting = gate.enter(kind="voice")
+    assert waiting.expected_s() == 2.0
+    assert gate.enter(kind="text").expected_s() == 2.0 + 4.0  # one voice turn says too little
+
+
+def test_a_holder_gives_way_only_to_others_and_only_when_its_time_is_up() -> None:
+    clock = Clock()
+    gate = Gate(turn_limit_s=60, clock=clock)
+    asked: list[str] = []
+    holder = gate.enter("a")
+    holder.give_way = lambda: asked.append("a")
+    clock.now = 1000.0  # alone, it may take its time
+    second = gate.enter("b")
+    second.give_way = lambda: asked.append("b")
+    assert second.wait(1, timeout_s=0) == 1
+    assert asked == ["a"]
+    assert second.wait(1, timeout_s=0) == 1
+    assert asked == ["a"]  # once is enough
+    holder.leave()
+    third = gate.enter("c")
+    clock.now += 59
+    third.wait(1, timeout_s=0)
+    assert asked == ["a"]
+    clock.now += 1
+    third.wait(1, timeout_s=0)
+    assert asked == ["a", "b"]
+
+
+def test_one_visitor_cannot_fill_the_queue() -> None:
+    gate = Gate(max_of_one=2)
+    first, _ = gate.enter("a"), gate.enter("a")
+    with pytest.raises(QueueFull, match="2 turns in the queue already") as full:
+        gate.enter("a")
+    assert full.value.retry_s > 0
+    gate.enter("b")
+    first.leave()
+    gate.enter("a")
+
+
+def test_who_leaves_is_told_how_long_it_waited_and_held() -> None:
+    clock = Clock()
+    told: list[tuple[float, float]] = []
+    gate = Gate(clock=clock, observe=lambda *times: told.append(times))
+    first, second, third = gate.enter(), gate.enter(), gate.enter()
+    clock.now = 4.0
+    third.leave()  # it never held
+    first.leave()
+    clock.now = 10.0
+    second.leave()
+    second.leave()
+    assert told == [(0.0, 4.0), (4.0, 6.0)]
+    assert gate.length == 0

@@ -46,7 +46,11 @@ class SpeechRequest(BaseModel):
     instructions: Literal[""] | None = None
 
 
-@router.post("/audio/transcriptions", response_model=Transcription)
+@router.post(
+    "/audio/transcriptions",
+    response_model=Transcription,
+    responses={200: {"content": {"text/plain": {}}}},
+)
 async def transcribe(
     request: Request,
     state: State,

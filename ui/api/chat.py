@@ -53,7 +53,11 @@ class Answered:
         }
 
 
-@router.post("/chat/completions", response_model=ChatCompletion)
+@router.post(
+    "/chat/completions",
+    response_model=ChatCompletion,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
 async def complete(
     body: ChatRequest,
     request: Request,

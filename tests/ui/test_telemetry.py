@@ -1,0 +1,54 @@
+from engine.metrics import ReplyMetrics
+from tests.ui.conftest import until
+from tests.ui.fakes import FakePipeline
+from ui.session import Session
+from ui.telemetry import Telemetry
+from ui.visitors import Visitors
+
+
+def value(telemetry: Telemetry, name: str, **labels: str) -> float:
+    found = telemetry.registry.get_sample_value(f"unpaused_{name}", labels)
+    return 0.0 if found is None else found
+
+
+def test_every_token_counts_with_its_own_latency() -> None:
+    telemetry = Telemetry()
+    metrics = ReplyMetrics(
+        engine="e", start_ns=0, token_times_ns=[50_000_000, 51_000_000, 71_000_000]
+    )
+    telemetry.reply(metrics)
+    telemetry.reply(ReplyMetrics(engine="e"))  # stopped before its first token
+    assert value(telemetry, "tokens_total", engine="e") == 3
+    assert value(telemetry, "ttft_seconds_count", engine="e") == 1
+    assert value(telemetry, "ttft_seconds_sum", engine="e") == 0.05
+    assert value(telemetry, "tpot_seconds_count", engine="e") == 2
+    assert value(telemetry, "tpot_seconds_bucket", engine="e", le="0.001") == 1
+
+
+def test_a_visitors_turns_are_counted(
+    visitors: Visitors, session: Session, pipeline: FakePipeline
+) -> None:
+    telemetry = visitors.runtime.telemetry
+    session.start_text("Why?")
+    assert session.wait_idle(10)
+    assert value(telemetry, "turns_total", kind="text", finish="complete") == 1
+    assert value(telemetry, "tokens_total", engine="eager") == len(pipeline.reply.split())
+    assert value(telemetry, "stage_seconds_count", stage="prefill") == 1
+    until(session, lambda: value(telemetry, "queue_wait_seconds_count") == 1)
+    pipeline.fails = "broken"
+    session.start_text("Why?")
+    assert session.wait_idle(10)
+    assert value(telemetry, "turns_total", kind="text", finish="failed") == 1
+    assert value(telemetry, "errors_total", where="text") == 1
+    assert (value(telemetry, "sessions"), value(telemetry, "queue_length")) == (1, 0)
+
+
+def test_what_is_read_is_prometheus_text_without_words(
+    visitors: Visitors, session: Session
+) -> None:
+    session.start_text("a secret")
+    assert session.wait_idle(10)
+    text = visitors.runtime.telemetry.exposition().decode()
+    assert "# TYPE unpaused_tpot_seconds histogram" in text
+    assert "process_resident_memory_bytes" in text
+    assert "secret" not in text and session.id not in text
