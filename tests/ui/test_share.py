@@ -14,6 +14,7 @@ import httpx
 import pytest
 from gradio.exceptions import ChecksumMismatchError
 from websockets.sync.client import connect
+from websockets.typing import Origin
 
 from tests.ui.browser import free_port
 from tests.ui.fakes import FakePipeline, services
@@ -84,7 +85,7 @@ def test_page_socket_and_api_go_through_the_tunnel(
     assert "Unpaused" in httpx.get(link).text
     assert httpx.get(f"{link}/v1/models").json()["data"]
     session = page.visitors.open()
-    with connect(f"{link.replace('http', 'ws')}/ws/voice", origin=link) as joined:  # type: ignore[arg-type]
+    with connect(f"{link.replace('http', 'ws')}/ws/voice", origin=Origin(link)) as joined:
         joined.send(json.dumps({"type": "hello", "session": session.id}))
         assert json.loads(joined.recv(timeout=10))["type"] == "ready"
         session.start_text("Why?")
@@ -101,7 +102,7 @@ def test_the_link_counts_as_our_own_also_where_the_tunnel_renames_the_host(
     access.link = "https://abc.share.test"
     headers = {"origin": access.link}  # while Host stays the local address
     assert httpx.get(page.url, headers=headers).status_code == 200
-    with connect(f"{page.url.replace('http', 'ws')}ws/voice", origin=access.link):  # type: ignore[arg-type]
+    with connect(f"{page.url.replace('http', 'ws')}ws/voice", origin=Origin(access.link)):
         pass
     assert httpx.get(page.url, headers={"origin": "https://xyz.share.test"}).status_code == 403
     by_link = {"host": "abc.share.test"}
