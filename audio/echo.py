@@ -18,6 +18,7 @@ from audio.frames import STT_RATE_HZ, from_pcm16, to_pcm16
 _FRAME = STT_RATE_HZ // 100  # 10 ms: all that WebRTC's processing takes
 _MAX_FAR_FRAMES = 50  # that wait for their near frames: more is a stream that has run ahead
 _MIN_LEAD_MS = 10
+_MAX_DELAY_MS = 500  # WebRTC refuses more, and less than 0
 _AUDIBLE = 1e-4  # of full scale
 _TAIL_MS = 250  # a room goes on sounding, and devices know their latency only roughly
 
@@ -94,7 +95,7 @@ class WebRtc:
             while self._far and lead_ms < _MIN_LEAD_MS:
                 self._reverse()
                 lead_ms += 10
-            self._module.set_stream_delay_ms(round(lead_ms))
+            self._module.set_stream_delay_ms(round(min(max(lead_ms, 0), _MAX_DELAY_MS)))
             parts.append(self._pair())
         return from_pcm16(np.concatenate(parts))
 

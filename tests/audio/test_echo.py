@@ -74,6 +74,15 @@ def test_far_sound_that_runs_ahead_is_bounded() -> None:
     assert len(echo._far) <= 50
 
 
+@pytest.mark.parametrize("delay_ms", [-5000.0, 5000.0])
+def test_times_that_cannot_be_are_borne(delay_ms: float) -> None:
+    """As of streams that have just begun, or of systems that do not know them."""
+    pytest.importorskip("livekit", reason="livekit is not installed")
+    echo = WebRtc()
+    for far in (chatter(0.1), chatter(0)):
+        assert len(echo.process(chatter(0.1), far, delay_ms)) == 1600
+
+
 def test_half_duplex_is_deaf_while_the_loudspeaker_sounds_and_a_little_longer() -> None:
     far = np.zeros(3 * RATE_HZ, np.float32)
     far[RATE_HZ : 2 * RATE_HZ] = chatter(1)
