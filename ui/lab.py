@@ -69,6 +69,8 @@ class Lab:
 
     def again(self, engine: str) -> Experiment:
         """The latest answered turn on `engine`. Raises `UnpausedError`."""
+        if self._session.view().running:
+            raise UnpausedError("The answer is still coming; wait for its end.")
         first, reply = self._session.ledger.trace, self._session.last_reply
         if first is None or reply is None:
             raise UnpausedError("Ask something first: again repeats the last answer.")

@@ -140,6 +140,7 @@ def voice_script() -> str:
             "window.unpaused = voice;",
             _source("link"),
             "window.rememberSettings = remember;",
+            "keepReachable('#conversation .panel-wrap');",
         ]
     )
 

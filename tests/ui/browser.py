@@ -96,18 +96,22 @@ def ask(page: Page, text: str) -> None:
     page.press("#prompt textarea", "Enter")
 
 
+# Answers, without the line of figures below each.
+ANSWERS = "#conversation .bot-row .message-content:not(:has(.figures))"
+
+
 def replies(page: Page) -> list[str]:
-    return page.locator("#conversation .bot-row .message-content").all_inner_texts()
+    return page.locator(ANSWERS).all_inner_texts()
 
 
 def wait_for_reply(page: Page, text: str, timeout_ms: float = 15000) -> None:
     """Until the last reply contains `text`."""
     page.wait_for_function(
-        """text => {
-          const rows = document.querySelectorAll('#conversation .bot-row .message-content');
+        """([text, answers]) => {
+          const rows = document.querySelectorAll(answers);
           return rows.length > 0 && rows[rows.length - 1].innerText.includes(text);
         }""",
-        arg=text,
+        arg=[text, ANSWERS],
         timeout=timeout_ms,
     )
 

@@ -18,6 +18,14 @@ function remember(changes) {
   history.replaceState(history.state, "", location.pathname + query + location.hash);
 }
 
+// What scrolls must be reached by the keyboard; Gradio mounts it anew with the first message.
+function keepReachable(selector) {
+  document.addEventListener("unpaused", ({ detail }) => {
+    const region = detail.type === "done" && document.querySelector(selector);
+    if (region) region.tabIndex = 0;
+  });
+}
+
 // Two lines, shown until they were closed once in this browser.
 function firstVisit(element) {
   const hint = element.querySelector("[data-part=hint]");
