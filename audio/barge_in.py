@@ -42,6 +42,11 @@ class BargeIn:
         """How long there has been no voice."""
         return self._gap_ms
 
+    @property
+    def has_paused(self) -> bool:
+        """Whether "pause" was said since the last `reset`."""
+        return self._reached >= 2
+
     def push(self, probability: float, ms: float) -> Action | None:
         """Take `ms` of sound; what to do about it, each at most once."""
         if probability < self.config.threshold:

@@ -18,6 +18,7 @@ from audio.dialogue_events import (
     Play,
     Resume,
     RoundBegan,
+    RoundOver,
     SpeechBegan,
     SpeechOver,
     TakenBack,
@@ -111,7 +112,7 @@ def test_a_judge_that_fails_leaves_it_to_punctuation() -> None:
         raise RuntimeError("no session")
 
     there = company(judge=False)
-    there.room.dialogue._judge = broken
+    there.room.dialogue._heard.judge = broken
     there.room.quiet(0.5).hear(there.say(QUESTION)).until_audible()
     assert there.room.turns == [QUESTION]
 
@@ -271,6 +272,14 @@ def test_mm_hm_during_a_reply_lets_it_go_on_from_where_it_was() -> None:
         len(event.pcm) for event in there.room.of(Play))}  # fmt: skip
 
 
+def test_mm_hm_twice_pauses_twice() -> None:
+    there = asked()
+    there.room.quiet(0.5).hear(there.say("Mm-hm.", 0.4)).quiet(1.0)
+    there.room.hear(there.say("Yeah.", 0.4)).until_idle()
+    assert len(there.room.of(Pause)) == len(there.room.of(Resume)) == 2
+    assert there.room.over == [("complete", REPLY)]
+
+
 def test_a_cough_during_a_reply_costs_a_short_pause() -> None:
     there = asked()
     there.room.quiet(1.0).hear(there.say("...", 0.22)).until_idle()
@@ -388,9 +397,8 @@ def test_a_reply_that_fails_says_so_and_the_next_is_answered() -> None:
 
     there = company(begin=broken)
     there.room.quiet(0.5).hear(there.say(QUESTION)).quiet(2.0)
-    assert [(e.finish, e.message) for e in there.room.of(type(there.room.events[-1][1]))] == [
-        ("failed", "the engine has gone")
-    ]
+    (over,) = there.room.of(RoundOver)
+    assert (over.finish, over.message) == ("failed", "the engine has gone")
     assert not there.room.dialogue.active
 
 
@@ -399,7 +407,7 @@ def test_a_transcription_that_fails_says_so() -> None:
         raise UnpausedError("the model has gone")
 
     there = company()
-    there.room.dialogue._transcribe = broken
+    there.room.dialogue._heard.transcribe = broken
     there.room.quiet(0.5).hear(there.say(QUESTION)).quiet(2.0)
     assert there.room.over == [("failed", "")]
 
@@ -485,7 +493,8 @@ def test_listening_switched_off_in_a_sentence_forgets_it() -> None:
     there.room.quiet(0.5).hear(there.say(QUESTION, 2.0)).dialogue.listen(False)
     there.room.quiet(3.0)
     assert there.room.turns == []
-    assert there.room.of(SpeechBegan) and there.room.of(SpeechOver)
+    assert there.room.of(SpeechBegan)
+    assert there.room.of(SpeechOver)
 
 
 def test_close_mid_reply_stops_it() -> None:
@@ -503,7 +512,8 @@ def test_an_hour_of_turns_holds_no_more_than_a_few() -> None:
         there.room.events.clear()
         there.room.loudspeaker.track.clear()
     assert len(there.room.dialogue.records) == 16
-    assert there.room.dialogue._undecided == [] and there.room.dialogue._trial is None
+    assert there.room.dialogue._heard.undecided == []
+    assert there.room.dialogue._ear._trial is None
 
 
 def test_a_cough_config_can_be_stricter() -> None:
