@@ -182,6 +182,7 @@ class ResidentRun:
                 self._taken += 1
             if self._ready or box.ended(self._taken) != mb.RUNNING:
                 break
+            self._resident.raise_fault()  # whoever would write the end may be what hangs
             if bell.wait(timeout_s=1.0):
                 deadline = time.monotonic() + _PATIENCE_S
             elif time.monotonic() > deadline:

@@ -37,13 +37,14 @@ class PinnedBell:
 
     def reset(self) -> None:
         """A run begins: nothing is published."""
-        self._last = (0, 0)
+        self._last = (0, 0, 0)
 
     def wait(self, timeout_s: float) -> bool:
         """Until a token or the end has been published since the last call that returned True."""
         deadline, checked = time.monotonic() + timeout_s, 0.0
         while True:
-            found = (int(self._words[mb.PUBLISHED]), int(self._words[mb.FINISH]))
+            published, finish, fault = self._words[[mb.PUBLISHED, mb.FINISH, mb.FAULT]].tolist()
+            found = (published, finish, fault)
             if found != self._last:
                 self._last = found
                 return True

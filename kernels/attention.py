@@ -1,8 +1,7 @@
 """Decode attention over a split context: RoPE, KV append, partials, and a combine.
 
-Flash-Decoding (Dao et al., 2023): each key head's history is divided among programs; the last
-of them to finish adds up their partial results, always in the order of the splits, so who is
-last does not change a bit. Softmax runs in base 2 and online (Milakov and Gimelshein, 2018), per
+Flash-Decoding (Dao et al., 2023): each key head's history is divided among programs, whose
+partial results are added up in the order of the splits, so who is last does not change a bit. Softmax runs in base 2 and online (Milakov and Gimelshein, 2018), per
 row of the tile, so that warps exchange nothing until the end.
 
 The new token's key and value never make the round trip through memory: split 0 attends to them
@@ -167,3 +166,34 @@ def combine_splits(
         attended,
         mask=(g < GROUP)[:, None] & (d < D)[None, :],
     )
+
+
+@triton.jit
+def combine_columns(
+    split,  # whose columns of [GROUP * D] these are
+    out_ptr,  # float32 [SPLITS, GROUP, D] of this key head
+    max_ptr,  # float32 [SPLITS, GROUP]
+    sum_ptr,
+    used,  # splits that hold something
+    attended_ptr,  # float32 [GROUP * D]
+    D: tl.constexpr,
+    GROUP: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_S: tl.constexpr,  # SPLITS rounded up to a power of two
+    BLOCK_C: tl.constexpr,  # GROUP * D / SPLITS rounded up, to a power of two
+    CACHE: tl.constexpr = _NEAR,
+):
+    """As `combine_splits`, shared out among the programs of a key head that can wait for others."""
+    COLUMNS: tl.constexpr = (GROUP * D + SPLITS - 1) // SPLITS
+    s, c = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_C)
+    column = split * COLUMNS + c
+    present = (c < COLUMNS) & (column < GROUP * D)
+    inside = (s < used)[:, None] & present[None, :]
+    pair = s[:, None] * GROUP + (column // D)[None, :]
+    top = tl.load(max_ptr + pair, mask=inside, other=_EMPTY, cache_modifier=CACHE)
+    total = tl.load(sum_ptr + pair, mask=inside, other=0.0, cache_modifier=CACHE)
+    at = s[:, None] * (GROUP * D) + column[None, :]
+    out = tl.load(out_ptr + at, mask=inside, other=0.0, cache_modifier=CACHE)
+    weight = tl.exp2(top - tl.max(top, axis=0)[None, :])
+    attended = tl.sum(out * weight, axis=0) / tl.sum(total * weight, axis=0)
+    tl.store(attended_ptr + column, attended, mask=present)

@@ -14,7 +14,7 @@ reals (float32)   0 temperature, 1 top_p, 2 log(min_p), 3 repetition penalty
 import triton
 import triton.language as tl
 
-from kernels.attention import history_tile, splits_used
+from kernels.attention import combine_splits, history_tile, splits_used
 from kernels.dependent import let_next_start, prefetch_to_l2, wait_for_previous
 from kernels.draw_kernels import position_of_next
 from kernels.step_stages import (
@@ -59,6 +59,7 @@ def attention_kernel(
     Attention leaves memory nearly idle, so each program asks for AHEAD weights of either half of
     gate/up, whose turn comes after the output projection's.
     """
+    GROUP: tl.constexpr = HEADS // KV_HEADS
     let_next_start(PDL == 1)
     prefetch_to_l2(ahead_ptr + tl.program_id(0) * AHEAD, AHEAD, PDL and AHEAD > 0)
     prefetch_to_l2(ahead_ptr + AHEAD_HALF + tl.program_id(0) * AHEAD, AHEAD, PDL and AHEAD > 0)
@@ -78,9 +79,19 @@ def attention_kernel(
     attention_split(
         k, v, tl.program_id(0), qkv_ptr, q_gain_ptr, k_gain_ptr,
         cos_ptr + history * (D // 2), sin_ptr + history * (D // 2), k_ptr, v_ptr, history, used,
-        out_ptr, max_ptr, sum_ptr, arrived_ptr, attended_ptr,
-        HEADS, KV_HEADS, D, BLOCK_D, BLOCK_G, BLOCK_N, SPLITS, BLOCK_S, EPS, QK_NORM, SCALE,
+        out_ptr, max_ptr, sum_ptr,
+        HEADS, KV_HEADS, D, BLOCK_D, BLOCK_G, BLOCK_N, SPLITS, EPS, QK_NORM, SCALE,
     )  # fmt: skip
+    if split < used:
+        tl.debug_barrier()  # one thread's release below stands for all threads' stores
+        arrived = tl.atomic_add(arrived_ptr + kv_head, 1, sem="acq_rel", scope="gpu")
+        if arrived == used - 1:
+            first = kv_head * SPLITS
+            combine_splits(
+                out_ptr + first * GROUP * D, max_ptr + first * GROUP, sum_ptr + first * GROUP,
+                used, attended_ptr + kv_head * GROUP * D, D, BLOCK_D, GROUP, BLOCK_G, BLOCK_S,
+            )  # fmt: skip
+            tl.store(arrived_ptr + kv_head, 0)
 
 
 @triton.jit

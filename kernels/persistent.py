@@ -11,9 +11,9 @@ import torch
 from engine.errors import UnpausedError
 from engine.models.base import Model, ModelConfig
 from kernels.decode_step import decode_reply
-from kernels.grid_barrier import SYNC_WORDS
+from kernels.grid_barrier import sync_words
 from kernels.ops import DTYPES, SCORES, StepKernels
-from kernels.tuning import Tile, Tuning, default_attention, power_of_two, sizes
+from kernels.tuning import EARLY, Tile, Tuning, power_of_two, sizes
 
 _CHUNK = 256  # scores a program of the filters takes at a time: 32 values a thread
 
@@ -32,7 +32,7 @@ class Grid:
         return min(255, 65536 // (self.programs_per_sm * self.warps * 32) // 8 * 8)
 
 
-DEFAULT_GRID = Grid(4, 4, 4096)
+DEFAULT_GRID = Grid(2, 4, 8192)
 
 
 class PersistentKernel(StepKernels):
@@ -51,7 +51,12 @@ class PersistentKernel(StepKernels):
             model, tuning or tiles_for(model.config, self.programs, grid.tile),
             head_programs=self.programs,
         )  # fmt: skip
-        self.sync = torch.zeros(SYNC_WORDS, dtype=torch.int32, device=model.device)
+        t = self.tuning
+        if t.splits > 1 and model.config.kv_heads * t.splits > self.programs:
+            raise ValueError("the parts of attention wait for one another: one program each")
+        self.sync = torch.zeros(
+            sync_words(model.config.kv_heads), dtype=torch.int32, device=model.device
+        )
 
     def launch(
         self, box: torch.Tensor, slots: torch.Tensor, run: torch.Tensor, numbers: torch.Tensor
@@ -97,14 +102,13 @@ class PersistentKernel(StepKernels):
             self.sync, w.embed, w.attn_norm, w.qkv, _or(w.qkv_bias, unused), _or(w.q_norm, unused),
             _or(w.k_norm, unused), w.o, w.mlp_norm, w.gate_up, w.down, w.norm, w.lm_head,
             self.cos, self.sin, self.x, self.qkv, self.attended, self.activated, self.logits,
-            self.seen, self.part_out, self.part_max, self.part_sum, self.arrived,
+            self.seen, self.part_out, self.part_max, self.part_sum,
             self.best, self.best_id, self.top, self.exp_max, self.exp_sum,
             self.kept_best, self.kept_best_id, self.above, self.mass,
         ]  # fmt: skip
 
     def _constants(self) -> dict[str, Any]:
         c, w, t = self.model.config, self.model.weights, self.tuning
-        capability = torch.cuda.get_device_capability(self.model.device) if self.on_gpu else (0, 0)
         tiles = {"QKV": t.qkv, "O": t.o, "GATE": t.gate_up, "DOWN": t.down, "HEAD": t.head}
         shapes = {f"{name}_ROWS": tile.rows for name, tile in tiles.items()}
         shapes |= {f"{name}_K": tile.block_k for name, tile in tiles.items()}
@@ -113,13 +117,14 @@ class PersistentKernel(StepKernels):
             "VOCAB": c.vocab, "HEADS": c.heads, "KV_HEADS": c.kv_heads, "D": c.head_dim,
             "EPS": c.rms_eps, "SCALE": c.head_dim**-0.5, "BIAS": int(w.qkv_bias is not None),
             "QK_NORM": int(w.q_norm is not None), "BLOCK_H": power_of_two(c.hidden),
-            "BLOCK_D": power_of_two(c.head_dim), "BLOCK_G": power_of_two(c.heads // c.kv_heads),
+            "BLOCK_D": power_of_two(c.head_dim),
+            "BLOCK_G": power_of_two(c.heads // c.kv_heads),
             "BLOCK_N": t.block_n, "SPLITS": t.splits, "BLOCK_S": power_of_two(t.splits),
+            "BLOCK_C": power_of_two(-(-c.q_size // (c.kv_heads * t.splits))),
             "SEGMENT": self.segment, "BLOCK_SEGMENT": power_of_two(self.segment),
-            "PARTS": self.heads, "BLOCK_P": power_of_two(self.heads), "BLOCK": SCORES,
+            "BLOCK_P": power_of_two(self.heads), "BLOCK": SCORES,
             "CHUNK": _CHUNK, "BLOCKS": self.blocks, "BLOCK_B": power_of_two(self.blocks),
             "DTYPE": DTYPES[self.model.dtype], "GRID": self.programs,
-            "AHEAD": capability >= (9, 0) and c.hidden % 8 == c.intermediate % 8 == c.q_size % 8,
             "DEVICE": self.on_gpu,
         }  # fmt: skip
 
@@ -127,20 +132,24 @@ class PersistentKernel(StepKernels):
 def tiles_for(config: ModelConfig, programs: int, weights: int) -> Tuning:
     """Tiles of about `weights` weights that leave the fewest programs idle."""
     chosen: dict[str, Any] = {
-        kind: _tile(rows, columns, programs, weights)
+        # The head's rounds end wherever its segments do; few rows would mean many reductions.
+        kind: _tile(rows, columns, programs, weights, (8,) if kind == "head" else (16, 8, 4, 2))
         for kind, (rows, columns) in sizes(config).items()
     }
-    splits, block_n, _, _, _ = default_attention(config)
-    while config.kv_heads * splits > programs:
-        splits //= 2
+    splits = max(1, min(64, power_of_two(programs // config.kv_heads + 1) // 2))
+    # 16 float32 accumulators a thread of four warps.
+    group = power_of_two(config.heads // config.kv_heads)
+    block_n = max(1, min(64, 2048 // (group * power_of_two(config.head_dim))))
     rest: dict[str, Any] = {"splits": splits, "block_n": block_n, "attention_warps": 4, "ahead": 0}
-    return Tuning(**chosen, **rest, attention_trigger=1)
+    return Tuning(**chosen, **rest, attention_trigger=EARLY)
 
 
-def _tile(rows: int, columns: int, programs: int, weights: int) -> Tile:
+def _tile(
+    rows: int, columns: int, programs: int, weights: int, candidates: tuple[int, ...]
+) -> Tile:
     """The tile whose rounds over the grid waste least; of equals the one with most rows."""
     best: tuple[float, Tile] | None = None
-    for per_program in (16, 8, 4, 2):
+    for per_program in candidates:
         block_k = min(power_of_two(columns), weights // per_program)
         per_round = per_program * programs
         waste = -(-rows // per_round) * per_round / rows

@@ -9,7 +9,7 @@ row that the program owns. `CACHE` is described in `kernels.matvec`.
 import triton
 import triton.language as tl
 
-from kernels.attention import attention_partial, combine_splits
+from kernels.attention import attention_partial
 from kernels.matvec import matvec, normed_matvec, silu_of_pairs, weight_tile
 from kernels.sampling import best_of, scores_of
 
@@ -54,8 +54,8 @@ def qkv_rows(
     rows = tl.arange(0, ROWS)
     base_ptr = w_ptr + first.to(tl.int64) * K
     y = normed_matvec(
-        tile, base_ptr, rows, N - first - rows, x_ptr, gain_ptr, EPS, N, K, ROWS, BLOCK_K, CACHE
-    )
+        tile, base_ptr, rows, N - first - rows, x_ptr, gain_ptr, EPS, N, K, ROWS, BLOCK_K, CACHE,
+    )  # fmt: skip
     if BIAS:
         y += tl.load(bias_ptr + first + rows, mask=first + rows < N, other=0.0).to(tl.float32)
     tl.store(out_ptr + first + rows, y, mask=first + rows < N)
@@ -63,13 +63,13 @@ def qkv_rows(
 
 @triton.jit
 def attention_split(
-    k, v, part, qkv_ptr, q_gain_ptr, k_gain_ptr, cos_ptr, sin_ptr, k_ptr, v_ptr, history, used,
-    out_ptr, max_ptr, sum_ptr, arrived_ptr, attended_ptr,
+    k, v, part, qkv_ptr, q_gain_ptr, k_gain_ptr, cos_ptr, sin_ptr, k_ptr, v_ptr,
+    history, used, out_ptr, max_ptr, sum_ptr,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, BLOCK_S: tl.constexpr,
+    BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr,
     EPS: tl.constexpr, QK_NORM: tl.constexpr, SCALE: tl.constexpr, CACHE: tl.constexpr = _NEAR,
 ):  # fmt: skip
-    """Part `part` = kv_head * SPLITS + split of one layer's attention; the last one combines.
+    """Part `part` = kv_head * SPLITS + split of one layer's attention; nothing beyond `used`.
 
     `cos_ptr`, `sin_ptr` of this position; `k_ptr`, `v_ptr` of this layer and key head.
     """
@@ -83,16 +83,6 @@ def attention_split(
             HEADS, KV_HEADS, D, BLOCK_D, GROUP, BLOCK_G, BLOCK_N, SPLITS, EPS, QK_NORM, SCALE,
             CACHE,
         )  # fmt: skip
-        tl.debug_barrier()  # one thread's release below stands for all threads' stores
-        arrived = tl.atomic_add(arrived_ptr + kv_head, 1, sem="acq_rel", scope="gpu")
-        if arrived == used - 1:
-            first = kv_head * SPLITS
-            combine_splits(
-                out_ptr + first * GROUP * D, max_ptr + first * GROUP, sum_ptr + first * GROUP,
-                used, attended_ptr + kv_head * GROUP * D, D, BLOCK_D, GROUP,
-                BLOCK_G, BLOCK_S,
-            )  # fmt: skip
-            tl.store(arrived_ptr + kv_head, 0)
 
 
 @triton.jit

@@ -20,6 +20,7 @@ FILES = (
     "tests/kernels/test_triton_stages.py",
     "tests/kernels/test_triton_sampling.py",
     "tests/engine/test_triton_engine.py",
+    "tests/engine/test_persistent_triton.py",
 )
 
 
@@ -36,7 +37,7 @@ def test_kernels_interpreted() -> None:
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
     )
     summary = done.stdout.strip().splitlines()[-1:]
     print(*summary)

@@ -1,0 +1,174 @@
+"""The stages of kernels/step_stages.py and kernels/draw_stages.py on a resident grid.
+
+Each program takes its share of a stage: rows `program * ROWS` and every `GRID * ROWS` further, a
+part of attention, blocks of the vocabulary. What a program reads first it is given, for it has
+been asked for before the barrier that the stage begins behind.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.attention import combine_columns, history_tile, splits_used
+from kernels.draw_stages import measure_block
+from kernels.grid_barrier import grid_barrier, head_barrier
+from kernels.sampling import DIGITS, next_low
+from kernels.step_stages import (
+    attention_split,
+    gate_up_rows,
+    pairs_tile,
+    qkv_rows,
+    residual_rows,
+    rows_tile,
+)
+
+_INT_MIN = tl.constexpr(-(2**31))
+
+
+@triton.jit
+def or_none(first, N: tl.constexpr):
+    """`first`, or where there are no such rows 0: what is loaded there in vain is in L2 already."""
+    return tl.where(first < N, first, 0)
+
+
+@triton.jit
+def qkv_stage(
+    tile, upcoming, program, x_ptr, gain_ptr, w_ptr, bias_ptr, out_ptr,
+    EPS: tl.constexpr, N: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_K: tl.constexpr, BIAS: tl.constexpr, GRID: tl.constexpr,
+):  # fmt: skip
+    """norm + QKV: rows program * ROWS and every GRID * ROWS further, two tiles under way."""
+    first = program * ROWS
+    while first < N:
+        after, later = first + 2 * GRID * ROWS, upcoming
+        if after < N:
+            later = rows_tile(w_ptr, after, N, K, ROWS, BLOCK_K)
+        qkv_rows(
+            tile,
+            first,
+            x_ptr,
+            gain_ptr,
+            w_ptr,
+            bias_ptr,
+            out_ptr,
+            EPS,
+            N,
+            K,
+            ROWS,
+            BLOCK_K,
+            BIAS,
+        )
+        tile, upcoming = upcoming, later
+        first += GRID * ROWS
+
+
+@triton.jit
+def residual_stage(
+    tile, program, x_ptr, w_ptr, residual_ptr, N: tl.constexpr, K: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, GRID: tl.constexpr,
+):  # fmt: skip
+    """Output or down projection + residual, rows as in `qkv_stage`."""
+    first = program * ROWS
+    while first < N:
+        after, upcoming = first + GRID * ROWS, tile
+        if after < N:
+            upcoming = rows_tile(w_ptr, after, N, K, ROWS, BLOCK_K)
+        residual_rows(tile, first, x_ptr, w_ptr, residual_ptr, N, K, ROWS, BLOCK_K)
+        tile, first = upcoming, after
+
+
+@triton.jit
+def gate_up_stage(
+    tile, program, x_ptr, gain_ptr, w_ptr, out_ptr, EPS: tl.constexpr,
+    N: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, BLOCK_K: tl.constexpr,
+    GRID: tl.constexpr,
+):  # fmt: skip
+    """norm + gate/up + SiLU: ROWS // 2 pairs at a time, as in `qkv_stage`."""
+    PAIRS: tl.constexpr = ROWS // 2
+    first = program * PAIRS
+    while first < N:
+        after, upcoming = first + GRID * PAIRS, tile
+        if after < N:
+            upcoming = pairs_tile(w_ptr, after, N, K, ROWS, BLOCK_K)
+        gate_up_rows(tile, first, x_ptr, gain_ptr, w_ptr, out_ptr, EPS, N, K, ROWS, BLOCK_K)
+        tile, first = upcoming, after
+
+
+@triton.jit
+def history_tiles(
+    keys_ptr, values_ptr, part, history, positions, D: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """The first tile of keys and of values that part `part` of a layer's attention reads.
+
+    Earlier steps wrote them, so that they can be asked for before this step's queries are there.
+    """
+    k_ptr = keys_ptr + (part // SPLITS) * positions * D
+    v_ptr = values_ptr + (part // SPLITS) * positions * D
+    start = part % SPLITS * BLOCK_N
+    k = history_tile(k_ptr, start, history, D, BLOCK_D, BLOCK_G, BLOCK_N)
+    v = history_tile(v_ptr, start, history, D, BLOCK_D, BLOCK_G, BLOCK_N)
+    return k, v
+
+
+@triton.jit
+def attention_stage(
+    k, v, program, keys_ptr, values_ptr, history, positions,
+    qkv_ptr, q_gain_ptr, k_gain_ptr, cos_ptr, sin_ptr,
+    part_out_ptr, part_max_ptr, part_sum_ptr, attended_ptr,
+    sync_ptr, rounds, timeout_ns, fault_ptr, place,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, BLOCK_S: tl.constexpr,
+    BLOCK_C: tl.constexpr, EPS: tl.constexpr, QK_NORM: tl.constexpr, SCALE: tl.constexpr,
+    GRID: tl.constexpr, DEVICE: tl.constexpr,
+):  # fmt: skip
+    """RoPE + KV append, attention and combine: a program has one part, or all of some key heads.
+
+    The programs of a key head wait for one another and then each combine some columns.
+    """
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    used = splits_used(history, SPLITS, BLOCK_N)
+    part = program
+    while part < KV_HEADS * SPLITS:
+        kv_head = part // SPLITS
+        attention_split(
+            k, v, part, qkv_ptr, q_gain_ptr, k_gain_ptr, cos_ptr, sin_ptr,
+            keys_ptr + kv_head * positions * D, values_ptr + kv_head * positions * D,
+            history, used, part_out_ptr, part_max_ptr, part_sum_ptr,
+            HEADS, KV_HEADS, D, BLOCK_D, BLOCK_G, BLOCK_N, SPLITS, EPS, QK_NORM, SCALE,
+        )  # fmt: skip
+        head_barrier(sync_ptr, kv_head, rounds, timeout_ns, fault_ptr, place, SPLITS, DEVICE)
+        first = kv_head * SPLITS * GROUP
+        combine_columns(
+            part % SPLITS, part_out_ptr + first * D, part_max_ptr + first, part_sum_ptr + first,
+            used, attended_ptr + kv_head * GROUP * D, D, GROUP, SPLITS, BLOCK_S, BLOCK_C,
+        )  # fmt: skip
+        part += GRID
+        if part < KV_HEADS * SPLITS:
+            k, v = history_tiles(
+                keys_ptr, values_ptr, part, history, positions, D, BLOCK_D, BLOCK_G, BLOCK_N, SPLITS,
+            )  # fmt: skip
+
+
+@triton.jit
+def threshold_stage(
+    program, floor, target, rounds, sync_ptr, fault_ptr, timeout_ns, place,
+    logits_ptr, seen_ptr, penalty, temperature, top, above_ptr, mass_ptr,
+    N: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, BLOCKS: tl.constexpr,
+    BLOCK_B: tl.constexpr, COUNT: tl.constexpr, GRID: tl.constexpr, DEVICE: tl.constexpr,
+):  # fmt: skip
+    """(threshold of top-k with COUNT, else of top-p; rounds): four bits between two barriers."""
+    low = tl.full([], _INT_MIN, tl.int32)
+    for digit in range(8):
+        shift, side = 28 - 4 * digit, digit % 2
+        sums_ptr, total_ptr = above_ptr + side * BLOCKS * DIGITS, mass_ptr + side * BLOCKS
+        block = program
+        while block < BLOCKS:
+            measure_block(
+                block, logits_ptr, seen_ptr, penalty, temperature, top, floor, low, shift,
+                sums_ptr, total_ptr, N, BLOCK, CHUNK, COUNT,
+            )  # fmt: skip
+            block += GRID
+        rounds += 1
+        grid_barrier(sync_ptr, rounds, timeout_ns, fault_ptr, place, GRID, DEVICE)
+        low = next_low(sums_ptr, total_ptr, low, shift, target, BLOCKS, BLOCK_B, COUNT)
+    return low, rounds
