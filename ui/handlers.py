@@ -41,7 +41,7 @@ class Handlers:
         if settings.engine:
             session.set_engine(settings.engine)
         session.set_hidden_tokens(settings.hidden)
-        told = notice("; ".join(settings.ignored)) if settings.ignored else ""
+        told = notice("in the address, " + "; ".join(settings.ignored)) if settings.ignored else ""
         return session.id, session.id, told, exports(session.id), *self._set(settings)
 
     def _set(self, settings: Settings) -> Update:
