@@ -16,7 +16,7 @@ from kernels.cpu_host import has_dot_product
 
 ROOT = Path(__file__).resolve().parents[2]
 EMULATED = Path(os.environ.get("UNPAUSED_ARM64", ROOT / ".arm64"))
-LIMIT_S = 300
+LIMIT_S = 600
 arm_only = pytest.mark.skipif(platform.machine() != "aarch64", reason="this is no ARM64 Linux")
 
 
