@@ -47,7 +47,7 @@ class Choice:
 class Soundcard:
     """Open from when it is made until `close`. `read` belongs to one thread.
 
-    `notice` gets what the person should know: a device that is gone, or back, or mute.
+    `tell` gets what the person should know: a device that is gone, or back, or mute.
     `moved` gets the new outlet when the loudspeaker was opened anew.
     """
 
@@ -55,12 +55,12 @@ class Soundcard:
         self,
         choice: Choice,
         echo: Echo,
-        notice: Callable[[str], None],
+        tell: Callable[[str], None],
         moved: Callable[[Outlet], None] = lambda outlet: None,
     ) -> None:
         self.echo, self.level = echo, 0.0  # of the latest sound, 0 to 1
-        self.moved = moved
-        self._choice, self._notice = choice, notice
+        self.tell, self.moved = tell, moved
+        self._choice = choice
         self._before = (0.0, 0.0, 0.0)  # `_counts` of the devices before these
         self._rest: np.ndarray = np.zeros(0, np.float32)
         self._gone_s: float | None = None  # since when there is no device
@@ -83,7 +83,7 @@ class Soundcard:
             narrowness(loudspeaker, spoken, "output"),
         ):
             if line:
-                self._notice(line)
+                self.tell(line)
 
     @property
     def outlet(self) -> Outlet:
@@ -109,6 +109,13 @@ class Soundcard:
     def underflows(self) -> int:
         """Blocks that the loudspeaker was late with."""
         return round(self._before[2] + self._counts()[2])
+
+    def begin(self) -> None:
+        """Forget what was heard so far, and count from here."""
+        self.microphone.read()
+        self.outlet.played()
+        missed, blocks, late = self._counts()
+        self._before = (-missed, -blocks, -late)
 
     def read(self) -> list[np.ndarray]:
         """The blocks that have come, float32 [512] at 16 kHz each; none while a device is gone.
@@ -156,7 +163,7 @@ class Soundcard:
         if self._zeros >= _DEAD_S * self.microphone.rate_hz:
             self._zeros = None  # said once
             name = self.microphone.device.name
-            self._notice(
+            self.tell(
                 f"{name} delivers nothing but zeros: it is muted, or this program may not listen"
             )
 
@@ -173,7 +180,7 @@ class Soundcard:
         lost = [name for name, stream in pairs if stream.stalled]
         if not lost:
             return
-        self._notice(f"the {' and the '.join(lost)} stopped; waiting for a device")
+        self.tell(f"the {' and the '.join(lost)} stopped; waiting for a device")
         self.close()
         missed, blocks, late = (b + c for b, c in zip(self._before, self._counts(), strict=True))
         self._before = (missed, blocks, late)
@@ -194,5 +201,5 @@ class Soundcard:
                 raise
             return
         self._gone_s, self._zeros = None, 0
-        self._notice(f"listening again: {self.words}")
+        self.tell(f"listening again: {self.words}")
         self.moved(self.outlet)

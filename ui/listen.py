@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ui.listen_talk import Talk
 
 KEYS = "space talk · e engine · r again on the other · t thinking tokens · q quit"
+FILE_KEYS = "e engine · r again on the other · t thinking tokens · q quit"
 TYPED_KEYS = "/e engine · /r again on the other · /t thinking tokens · /q quit"
 _TICK_S = 0.02
 _TEXT = "to type instead: app.py listen --text"
@@ -80,13 +81,18 @@ def _live(options: argparse.Namespace) -> int:
     from ui.listen_assistant import load_assistant
     from ui.listen_talk import Talk
 
-    choice = Choice(options.microphone, options.loudspeaker)
-    with _device_faults():
-        choice.agree()  # what would fail after loading is said before it
-    with native_silence(), Talk(options, load_assistant(options), KEYS) as talk:
-        with _device_faults():
-            card = Soundcard(choice, choose_echo(options.headset), talk.screen.notice)
-        _listen(talk, card)
+    choice, notices = Choice(options.microphone, options.loudspeaker), list[str]()
+    with native_silence():
+        with _device_faults():  # before anything is loaded; streams take a moment to begin, too
+            card = Soundcard(choice, choose_echo(options.headset), notices.append)
+        try:
+            with Talk(options, load_assistant(options), KEYS) as talk:
+                card.tell = talk.screen.notice
+                for notice in notices:
+                    card.tell(notice)
+                _listen(talk, card)
+        finally:
+            card.close()
     return 0
 
 
@@ -101,7 +107,10 @@ def _listen(talk: Talk, card: Soundcard) -> None:
     room = LiveRoom(card, talk.dialogue, player)
     controls = Controls(talk, room.call)
     talk.dialogue.listen(True)
+    card.begin()
     room.start()
+    while room.running and not card.blocks and not talk.over.wait(_TICK_S):
+        pass  # until the first sound is there
     talk.screen.set(status="listening")
     talk.screen.notice(f"listening: {card.words}")
     with Keys(controls.press) as keys:
@@ -111,33 +120,36 @@ def _listen(talk: Talk, card: Soundcard) -> None:
             controls.tick()
             talk.draw(card.level, f"{card.words}, {card.missed_ms:,.0f} ms missed")
     room.stop()
-    if room.fault is not None:
-        raise DeviceFault(str(room.fault))
     talk.finish(blocks=card.blocks, missed_ms=round(card.missed_ms, 1),
                 underflows=card.underflows, gaps=player.gaps)  # fmt: skip
+    if room.fault is not None:
+        raise DeviceFault(str(room.fault))
 
 
 def _files(options: argparse.Namespace) -> int:
     from audio.frames import read_audio, write_wav
     from audio.player import Player
     from ui.listen_assistant import load_assistant
+    from ui.listen_keys import Keys
     from ui.listen_room import FILE_RATE_HZ, FileRoom
-    from ui.listen_talk import Talk
+    from ui.listen_talk import Controls, Talk
     from ui.loading import check_writable
 
     samples = read_audio(options.heard)
     check_writable(options.out, options.heard)
     room = FileRoom(samples, options.fast)
-    with Talk(options, load_assistant(options), KEYS, room) as talk:
+    with Talk(options, load_assistant(options), FILE_KEYS, room) as talk:
         player = Player(room.outlet, talk.played, room.clock)
         talk.listeners.append(player.take)
         talk.dialogue.listen(True)
         talk.screen.set(status="listening")
-        work = threading.Thread(target=room.run, args=(talk.dialogue, player, talk.over))
-        work.start()
-        while work.is_alive():
-            work.join(_TICK_S)
-            talk.draw(room.level, str(options.heard))
+        controls = Controls(talk)
+        with Keys(controls.press), ThreadPoolExecutor(1) as pool:
+            work = pool.submit(room.run, talk.dialogue, player, talk.over)
+            while not work.done():
+                wait([work], _TICK_S)
+                talk.draw(room.level, str(options.heard))
+        work.result()
         if options.out:
             write_wav(options.out.resolve(), room.speech(), FILE_RATE_HZ)
         talk.finish(gaps=room.outlet.gaps)
@@ -152,7 +164,7 @@ def _typed(options: argparse.Namespace) -> int:
         raise UnpausedError("--text reads standard input, which is closed")
     with Talk(options, load_assistant(options, speaking=False), "", typed=True) as talk:
         talk.dialogue.speak = False
-        controls = Controls(talk, lambda work: None)
+        controls = Controls(talk)
         if _interactive():
             talk.screen.notice(f"type and press Enter; {TYPED_KEYS}")
         for line in _typed_lines(talk):
@@ -171,11 +183,11 @@ def _typed_lines(talk: Talk) -> Iterator[str]:
     while not talk.over.is_set():
         try:
             line = input("> " if _interactive() else "").strip()
-        except (EOFError, OSError, ValueError):
-            return
         except UnicodeDecodeError:
             talk.screen.notice("that line is not valid Unicode: type it again")
             continue
+        except (EOFError, OSError, ValueError):  # the end, or closed meanwhile
+            return
         if line:
             yield line
 

@@ -135,16 +135,19 @@ class Talk:
 
 
 class Controls:
-    """What the keys do. `call` runs what belongs to the microphone's thread."""
+    """What the keys do. `call` runs what belongs to the microphone's thread; without one there is
+    no microphone, and the space bar does nothing."""
 
-    def __init__(self, talk: Talk, call: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self, talk: Talk, call: Callable[[Callable[[], None]], None] | None = None
+    ) -> None:
         self._talk, self._call = talk, call
         self._space = PushToTalk()
         self._actions = {"e": self._engine, "r": self._again, "t": self._think, "q": self._quit}
 
     def press(self, key: str) -> None:
         """A key was pressed; those without a meaning are ignored."""
-        if key == " ":
+        if key == " " and self._call is not None:
             self._talk_key(self._space.press(time.monotonic()))
             return
         try:
@@ -157,7 +160,7 @@ class Controls:
         self._talk_key(self._space.tick(time.monotonic()))
 
     def _talk_key(self, change: bool | None) -> None:
-        if change is None:
+        if change is None or self._call is None:
             return
         dialogue, screen = self._talk.dialogue, self._talk.screen
         self._call(dialogue.press if change else dialogue.release)

@@ -121,6 +121,17 @@ def test_a_mute_microphone_is_said_once(
     card.read()
 
 
+def test_counting_begins_where_listening_does(system: FakeSystem, card: Soundcard) -> None:
+    recording, playing = streams(system)
+    recording.feed(np.full(5 * 48_000, 0.1), overflow=True)  # nobody reads while models load
+    playing.drain(3, underflow=True)
+    card.begin()
+    assert (card.missed_ms, card.blocks, card.underflows) == (0, 0, 0)
+    recording.feed(np.full(4800, 0.1))
+    assert len(card.read()) <= 3  # nothing of before
+    assert card.blocks == 5 and card.missed_ms == 0
+
+
 def test_what_cannot_be_opened_leaves_nothing_open(
     system: FakeSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
