@@ -125,11 +125,12 @@ class Talk:
         self.again.click(
             self._again, [session, self.again_on], [self.duel, self.notice, self.silence], **ONCE
         )
-        self.hidden.release(
+        self.hidden.input(
             self._think,
             [session, self.hidden],
             [self.silence, self.notice],
             js=panels.remember("hidden", 0),
+            trigger_mode="always_last",
             **QUIET,
         )
 

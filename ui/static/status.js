@@ -44,7 +44,7 @@ function describeStatus(state) {
   if (state.note) return say(idle, state.note, true);
   if (state.socket === "connecting") return say("off", "Connecting…");
   if (state.mode === "free") return say("listening", "Listening. Just speak.");
-  return say("idle", "Hold to talk, or hold Space");
+  return say("idle", state.touch ? "Hold to talk" : "Hold to talk, or hold Space");
 }
 
 // `waitS` is the server's estimate in seconds; null while no turn has shown how long one takes.

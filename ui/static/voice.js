@@ -11,7 +11,8 @@ class Voice {
     this.stopWithoutSocket = stopWithoutSocket;
     this.root = this.find("voice");
     this.dial = new Dial(this.find("dial"));
-    this.state = { socket: "connecting", microphone: Audio.fault || "off", note: "" };
+    const touch = matchMedia("(hover: none)").matches; // without a keyboard, most likely
+    this.state = { socket: "connecting", microphone: Audio.fault || "off", note: "", touch };
     this.takes = 0;
     this.soundWanted = true;
     this.soundOn = null;
