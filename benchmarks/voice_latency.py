@@ -274,6 +274,8 @@ def run(engine: str, stt: str) -> dict[str, Any]:
     stops = [interrupt(bench, speaker, number) for number in range(len(QUESTIONS))]
     bench.player.close()
     bench.dialogue.close()
+    time.sleep(0.5)  # what was stopped ends within a token
+    bench.engine.close()
     return result | summary(asked, stops) | {"turns": asked, "barge_ins_ms": stops}
 
 

@@ -89,8 +89,8 @@ class Player:
         if len(block) and self._began is None:
             self._began = now
         if len(loud):
-            self.heard_at.setdefault(self._generation, now + loud[0] / self._rate_hz)
-            self.last_heard_at[self._generation] = now + loud[-1] / self._rate_hz
+            self.heard_at.setdefault(self._generation, now + float(loud[0]) / self._rate_hz)
+            self.last_heard_at[self._generation] = now + float(loud[-1]) / self._rate_hz
         return before is None and self._began is not None
 
     def _next_block(self) -> np.ndarray:
