@@ -1,0 +1,123 @@
+"""The page as a process of its own, to be visited and measured."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+import psutil
+
+from engine.errors import UnpausedError
+
+READY_S = 180.0
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Served:
+    url: str
+    process: psutil.Process
+
+    def metrics(self) -> dict[str, float]:
+        """What Prometheus would read: {name with labels: value}."""
+        text = httpx.get(f"{self.url}/metrics", timeout=20).raise_for_status().text
+        pairs = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, _, value in pairs}
+
+
+@contextmanager
+def served(engine: str) -> Iterator[Served]:
+    """`app.py` on a free port, ready to answer. Raises `UnpausedError` when it does not come up."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "app.py", "--engine", engine, "--port", str(port)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_ready(url, process)
+        yield Served(url, psutil.Process(process.pid))
+        if process.poll() is not None:
+            raise UnpausedError(f"the server ended by itself with code {process.returncode}")
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+        if process.poll() is None:
+            process.kill()
+
+
+def _wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(httpx.HTTPError):
+            if httpx.get(f"{url}/healthz", timeout=5).json()["ready"]:
+                return
+        time.sleep(0.5)
+    raise UnpausedError("the server did not come up; start app.py by hand to see why")
+
+
+@dataclass
+class Memory:
+    """Resident memory of a process, sampled from a thread."""
+
+    process: psutil.Process
+    every_s: float = 2.0
+    samples: list[tuple[float, float]] = field(default_factory=list)  # (s, MB)
+
+    def __enter__(self) -> Memory:
+        self._stop = threading.Event()
+        self._began = time.monotonic()
+        threading.Thread(target=self._run, daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            with contextlib.suppress(psutil.Error):
+                rss_mb = self.process.memory_info().rss / 1e6
+                self.samples.append((time.monotonic() - self._began, rss_mb))
+            self._stop.wait(self.every_s)
+
+    def slope_mb_per_h(self, warm_up_s: float) -> float | None:
+        """Growth after the warm-up: the median of the slopes between its samples (Theil and Sen).
+
+        The lowest of each of up to sixty stretches stands for it: memory that is in use for a
+        moment is no growth. None with too few samples.
+        """
+        after = [sample for sample in self.samples if sample[0] >= warm_up_s]
+        size = max(1, len(after) // 60)
+        lows = [
+            min(after[at : at + size], key=lambda sample: sample[1])
+            for at in range(0, len(after), size)
+        ]
+        slopes = sorted(
+            (later[1] - sooner[1]) / (later[0] - sooner[0])
+            for index, sooner in enumerate(lows)
+            for later in lows[index + 1 :]
+            if later[0] > sooner[0]
+        )
+        return slopes[len(slopes) // 2] * 3600 if slopes else None
+
+
+def check_environment() -> None:
+    """Nothing is asked of the hub while something is measured."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
