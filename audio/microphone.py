@@ -34,6 +34,7 @@ class Microphone:
         self.blocks = 0
         self._overflows = 0  # blocks before which the system had to drop something
         self._ring = Ring(_KEPT_S * format.rate_hz, format.rate_hz, format.channels)
+        self._closed = False
         self._beat = time.perf_counter() + STARTING_S
         sounddevice = portaudio()
         try:
@@ -71,7 +72,9 @@ class Microphone:
     @property
     def stalled(self) -> bool:
         """Whether it has stopped delivering, as a device does that was pulled out."""
-        return not self._stream.active or time.perf_counter() - self._beat > STALLED_S
+        return (
+            self._closed or not self._stream.active or time.perf_counter() - self._beat > STALLED_S
+        )
 
     def read(self) -> tuple[np.ndarray, float]:
         """What was recorded since the last call, mono float32 [n], and the time of its first."""
@@ -81,4 +84,6 @@ class Microphone:
 
     def close(self) -> None:
         """Stop recording. Idempotent."""
-        self._stream.close(ignore_errors=True)
+        closed, self._closed = self._closed, True
+        if not closed:  # PortAudio frees a stream that it closes, and looks into it again
+            self._stream.close(ignore_errors=True)

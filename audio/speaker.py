@@ -28,6 +28,7 @@ class Speaker:
         self.outlet = Outlet(format.rate_hz)
         self.blocks = 0
         self.underflows = 0  # blocks that came too late for the system
+        self._closed = False
         self._beat = time.perf_counter() + STARTING_S
         sounddevice = portaudio()
         try:
@@ -59,8 +60,12 @@ class Speaker:
     @property
     def stalled(self) -> bool:
         """Whether it has stopped playing, as a device does that was pulled out."""
-        return not self._stream.active or time.perf_counter() - self._beat > STALLED_S
+        return (
+            self._closed or not self._stream.active or time.perf_counter() - self._beat > STALLED_S
+        )
 
     def close(self) -> None:
         """Stop playing. Idempotent."""
-        self._stream.close(ignore_errors=True)
+        closed, self._closed = self._closed, True
+        if not closed:  # PortAudio frees a stream that it closes, and looks into it again
+            self._stream.close(ignore_errors=True)

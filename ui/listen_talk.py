@@ -19,7 +19,7 @@ from engine.registry import ENGINES
 from ui.listen_assistant import Assistant, detector
 from ui.listen_keys import PushToTalk
 from ui.listen_room import FileRoom
-from ui.listen_screen import Screen
+from ui.listen_screen import News, Screen
 from ui.listen_view import FRAMES_PER_S, Lines, choose_view
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")
@@ -49,7 +49,8 @@ class Talk:
         self._open: set[int] = set()  # rounds that began and are not over
         self._typed = typed
         self._view = Lines(options.json) if typed else choose_view(options.json, keys)
-        self.screen = Screen(self._view.tell)
+        self.screen = Screen(self._tell)
+        self._reader_gone = False
         self.screen.set(engine=assistant.engine_name, model=assistant.model_name)
         assistant.answers = lambda name: self.screen.set(answering=name)
         self.dialogue = self._make_dialogue(room)
@@ -66,6 +67,13 @@ class Talk:
             runner=room.runner if room else None,
             clock=room.clock if room else time.perf_counter,
         )
+
+    def _tell(self, news: News) -> None:
+        try:
+            self._view.tell(news)
+        except BrokenPipeError:  # the reader of our output has gone, as in `| head`
+            self._reader_gone = True
+            self.over.set()
 
     def _take(self, event: Event) -> None:
         for listener in self.listeners:
@@ -129,6 +137,8 @@ class Talk:
         end = time.monotonic() + _END_S
         while self._open and time.monotonic() < end:
             time.sleep(0.01)
+        if self._reader_gone:
+            raise BrokenPipeError
         if self._options.json:
             turns = [record.as_dict() for record in self.records]
             print(json.dumps({"turns": turns, **counts}, ensure_ascii=False), flush=True)

@@ -43,17 +43,23 @@ class FakeStream:
         self.device, self.kind, self.channels = device, kind, options["channels"]
         self.rate_hz, self.block = options["samplerate"], options["blocksize"]
         self._callback: Callable[..., None] = options["callback"]
-        self.active, self.closed = False, False
+        self._active, self.closed = False, False
         system.streams.append(self)
 
+    @property
+    def active(self) -> bool:
+        assert not self.closed, "PortAudio would look into freed memory"
+        return self._active
+
     def start(self) -> None:
-        self.active = True
+        self._active = True
 
     def close(self, ignore_errors: bool = True) -> None:
-        self.active, self.closed = False, True
+        assert not self.closed, "PortAudio would look into freed memory"
+        self._active, self.closed = False, True
 
     def pull_out(self) -> None:
-        self.active = False
+        self._active = False
 
     def feed(self, frames: np.ndarray, overflow: bool = False, age_s: float = 0.02) -> None:
         """Record float32 [n] or [n, channels] in blocks."""
@@ -175,6 +181,8 @@ class RealTime:
         due = time.perf_counter()
         while not self._stop.is_set():
             for stream in self._system.streams:
+                if stream.closed:
+                    continue
                 if stream.active and stream.kind == "input":
                     stream.feed(self._next(stream.block))
                 elif stream.active:

@@ -197,3 +197,14 @@ def test_a_talk_off_the_main_thread_leaves_signals_alone(assistant: Assistant) -
 def test_the_sound_of_past_turns_is_let_go(desk: Desk, tmp_path: Path) -> None:
     desk.ask("hello")
     assert all(not record.answer for record in desk.talk.records)
+
+
+def test_a_reader_that_has_gone_ends_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(desk.talk._view, "tell", gone)
+    desk.ask("hello")
+    assert desk.talk.over.is_set()
+    with pytest.raises(BrokenPipeError):
+        desk.talk.finish()
