@@ -36,10 +36,13 @@ class Rule:
     path: re.Pattern[str]
     max_bytes: int = 0
     cost: float = 1.0
+    json: bool = False  # the body must say that it is JSON
 
 
-def _rule(methods: str, path: str, max_bytes: int = 0, cost: float = 1.0) -> Rule:
-    return Rule(frozenset(methods.split()), re.compile(path), max_bytes, cost)
+def _rule(
+    methods: str, path: str, max_bytes: int = 0, cost: float = 1.0, json: bool = False
+) -> Rule:
+    return Rule(frozenset(methods.split()), re.compile(path), max_bytes, cost, json)
 
 
 # Bodies: a typed message has at most 8,000 characters; an image of the page has none.
@@ -47,10 +50,11 @@ RULES = (
     _rule("GET HEAD", r"/(assets|static)/.+", cost=0.1),
     _rule("GET HEAD", r"/(config|theme\.css|favicon\.ico|manifest\.json|robots\.txt)?"),
     _rule("GET", r"/gradio_api/(queue/data|heartbeat/\w+|startup-events)"),
-    _rule("POST", r"/gradio_api/(queue/join|cancel)", 256 * 1024),
+    _rule("POST", r"/gradio_api/(queue/join|cancel)", 256 * 1024, json=True),
     _rule("GET", r"/export/[\w-]+/[\w.-]+"),
     _rule("GET HEAD", r"/(healthz|metrics)"),
     _rule("POST", r"/v1/audio/transcriptions", 25 * _MB),
+    _rule("POST", r"/v1/(chat/completions|audio/speech)", _MB, json=True),
     _rule("GET HEAD POST PUT PATCH DELETE OPTIONS", r"/v1(/.*)?", _MB),
 )
 _UNGUARDED = ("/healthz", "/gradio_api/startup-events")  # say nothing but that there is a server
@@ -89,6 +93,9 @@ class Guard:
             # Of reading, too: Gradio lets every page on this machine read what another one serves.
             if not self._access.same_origin(headers):
                 raise Refusal(403, "origin", "This request comes from another site's page.")
+            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if rule.json and kind != "application/json":
+                raise Refusal(415, "kind", "The body is JSON, and must say so: application/json.")
             body = _Body(receive, headers, rule.max_bytes)
         except Refusal as refusal:
             await self._refuse(refusal, scope, send)

@@ -31,7 +31,7 @@ class ErrorBody(BaseModel):
 # Every answer but the good one, for the schema.
 RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody}
-    for status in (400, 401, 403, 404, 405, 408, 413, 421, 429, 500, 503)
+    for status in (400, 401, 403, 404, 405, 408, 413, 415, 421, 429, 500, 503)
 }
 
 
