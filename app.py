@@ -29,6 +29,11 @@ def parser() -> argparse.ArgumentParser:
     shared.add_argument("--engine", help="decode engine; `doctor` lists them (default: eager)")
     shared.add_argument("--model", help="a known name, a path, or a hub repository owner/name")
     shared.add_argument("--context", type=int, metavar="N", help="tokens kept (default: 2048)")
+    # The same for those commands that speak and listen.
+    speech = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    speech.add_argument("--stt", metavar="MODEL", help="speech model: tiny.en, base, a folder, ...")
+    speech.add_argument("--voice", metavar="VOICE", help="Piper voice: a name, or an .onnx file")
+    speech.add_argument("--language", metavar="CODE", help="of the speaker (what the model tells)")
     sampling = _Parser(add_help=False)
     sampling.add_argument("--max-tokens", type=int, default=256, help="(default: %(default)s)")
     sampling.add_argument("--temperature", type=float, default=0.0, help="(default: 0, greedy)")
@@ -40,13 +45,14 @@ def parser() -> argparse.ArgumentParser:
     json.add_argument("--json", action="store_true", help="one JSON object as the last line")
 
     top = _Parser(prog="app.py", description="Unpaused: a voice assistant that shows its decode.",
-                  epilog="Without a command: the page.", parents=[shared])  # fmt: skip
+                  epilog="Without a command: the page.", parents=[shared, speech])  # fmt: skip
     top.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     top.add_argument("--port", type=int, default=7860, help="port of the page (%(default)s)")
     top.add_argument("--share", action="store_true", help="a public link to the page, for a week")
     top.add_argument("--auth", metavar="USER:PASSWORD", help="asked of everyone (UNPAUSED_AUTH)")
     top.add_argument("--api-key", metavar="KEY", help="asked of /v1 clients (UNPAUSED_API_KEY)")
-    top.set_defaults(engine="eager", model="smollm2-135m-instruct", context=2048)
+    top.set_defaults(engine="eager", model="smollm2-135m-instruct", context=2048,
+                     stt="stt", voice="voice", language=None)  # fmt: skip
     commands = top.add_subparsers(
         dest="command", metavar="{chat,turn,listen,doctor,bench}", parser_class=_Parser
     )
@@ -54,13 +60,17 @@ def parser() -> argparse.ArgumentParser:
     chat = commands.add_parser("chat", help="answer one line", parents=[shared, sampling, json])
     chat.add_argument("text", help="what to say")
     turn = commands.add_parser(
-        "turn", help="one whole voice turn from an audio file", parents=[shared, sampling, json]
+        "turn",
+        help="one whole voice turn from an audio file",
+        parents=[shared, speech, sampling, json],
     )
     turn.add_argument("audio", type=Path, help="WAV, FLAC, OGG or MP3 with the question")
     turn.add_argument("--out", type=Path, help="write the spoken reply to this WAV")
     listen.add_arguments(
         commands.add_parser(
-            "listen", help="talk to this machine itself", parents=[shared, sampling, json]
+            "listen",
+            help="talk to this machine itself",
+            parents=[shared, speech, sampling, json],
         )
     )
     commands.add_parser("doctor", help="what this machine can do", parents=[json])

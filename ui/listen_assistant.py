@@ -164,7 +164,7 @@ def load_assistant(options: argparse.Namespace, speaking: bool = True) -> Assist
         for role in ("stt", "voice") if speaking else ():
             resolve(role, progress)
     with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
-        speech = pool.submit(_load_speech) if speaking else None
+        speech = pool.submit(_load_speech, options) if speaking else None
         with ConsoleProgress() as progress:
             name, path = locate_model(options.model, progress)
         model = load_model(options, name, path)
@@ -185,8 +185,8 @@ def _engines(
     }
 
 
-def _load_speech() -> tuple[VoicePipeline, Judge | None]:
-    return load_pipeline(), load_judge()
+def _load_speech(options: argparse.Namespace) -> tuple[VoicePipeline, Judge | None]:
+    return load_pipeline(options), load_judge()
 
 
 def detector() -> StreamingVad:

@@ -80,17 +80,18 @@ def warm_conversation(
     return conversation
 
 
-def load_pipeline() -> VoicePipeline:
-    """Speech in and out, warm."""
+def load_pipeline(options: argparse.Namespace) -> VoicePipeline:
+    """Speech in and out as the options name them, warm. Raises `UnpausedError`."""
     from assets.console import ConsoleProgress
-    from assets.resolver import resolve
+    from assets.speech import locate_stt, locate_voice
     from audio.pipeline import VoicePipeline
     from audio.stt import Transcriber
     from audio.tts import Synthesizer
 
     with ConsoleProgress() as progress:
-        transcriber = Transcriber(resolve("stt", progress), threads=os.cpu_count() or 1)
-        pipeline = VoicePipeline(transcriber, Synthesizer(resolve("voice", progress)))
+        stt, voice = locate_stt(options.stt, progress), locate_voice(options.voice, progress)
+    transcriber = Transcriber(stt, threads=os.cpu_count() or 1, language=options.language)
+    pipeline = VoicePipeline(transcriber, Synthesizer(voice))
     pipeline.warm()
     return pipeline
 

@@ -64,7 +64,7 @@ def turn(options: argparse.Namespace) -> int:
     outcome = _Outcome()
     if heard is not None:
         model, engine = open_model_and_engine(options, speaking=True)
-        pipeline, conversation = load_pipeline(), warm_conversation(options, model, engine)
+        pipeline, conversation = load_pipeline(options), warm_conversation(options, model, engine)
         for event in pipeline.voice_turn(
             heard.samples, conversation, engine, params, heard.endpointing_ms
         ):
@@ -79,7 +79,7 @@ def turn(options: argparse.Namespace) -> int:
 def page(options: argparse.Namespace) -> int:
     """Serve the page until interrupted."""
     from assets.console import ConsoleProgress
-    from assets.resolver import resolve
+    from assets.speech import locate_stt, locate_voice
     from audio.vad import StreamingVad
     from engine.bandwidth import read_bandwidth
     from engine.conversation import check_context
@@ -95,8 +95,8 @@ def page(options: argparse.Namespace) -> int:
     check_context(options.context)
     with ConsoleProgress() as progress:
         name, path = locate_model(options.model, progress)
-        for role in ("stt", "voice"):
-            resolve(role, progress)
+        locate_stt(options.stt, progress)
+        locate_voice(options.voice, progress)
     model = Lazy(lambda: load_model(options, name, path))
     engines = {
         engine: Lazy(lambda engine=engine: open_engine(engine, model(), speaking=True))  # type: ignore[misc]
@@ -109,7 +109,7 @@ def page(options: argparse.Namespace) -> int:
         params=SamplingParams(repetition_penalty=1.1),  # as the commands' default
         make_engine=lambda engine: engines[engine](),
         make_conversation=lambda: warm_conversation(options, model(), engines[options.engine]()),
-        make_pipeline=load_pipeline,
+        make_pipeline=lambda: load_pipeline(options),
         make_vad=StreamingVad,
         make_judge=load_judge,
         read_bandwidth=lambda: read_bandwidth(str(model().device)),
