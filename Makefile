@@ -13,7 +13,7 @@ TEST_STAMP := $(VENV)/.installed-for-tests
 CPU_TORCH := 2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: demo test lint clean help
+.PHONY: demo test lint audit soak visitors clean help
 
 demo: $(DEMO_STAMP) ## start the page; flags go in ARGS: make demo ARGS="--port 7861"
 	@$(PY) -m assets fetch
@@ -26,6 +26,20 @@ test: lint ## ruff, mypy and the whole test suite; ARGS go to pytest
 lint: $(TEST_STAMP) ## ruff and mypy
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
+
+audit: $(TEST_STAMP) ## known vulnerabilities of what is installed, as OSV has them
+	@if ! $(PY) -c 'import socket; socket.create_connection(("api.osv.dev", 443), 5)' 2>/dev/null; then \
+	  echo "audit: OSV cannot be reached from here; nothing was checked"; \
+	else \
+	  $(PIP) install --quiet "pip-audit>=2.10,<3" \
+	    && $(PY) -m pip_audit --vulnerability-service osv --skip-editable --progress-spinner off; \
+	fi
+
+soak: $(TEST_STAMP) ## voice turns for MINUTES (60): does the server's memory stay flat?
+	@$(PY) -m benchmarks.soak --minutes $(or $(MINUTES),60)
+
+visitors: $(TEST_STAMP) ## eight visitors for MINUTES (10): does anything cross or wait too long?
+	@$(PY) -m benchmarks.visitors --minutes $(or $(MINUTES),10)
 
 clean: ## remove .venv and what tools left; fetched weights stay in the cache
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -7,7 +7,7 @@ import itertools
 import json
 import random
 import string
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -20,7 +20,7 @@ from ui.protocol import FRAME_HEADER
 
 MESSAGES = 500
 GROWTH_MB = 48.0  # of a leak there would be no end
-KINDS = ["hello", "talk", "stop", "sound", "played", "launch", "", None, 7, [], {}]
+KINDS: list[Any] = ["hello", "talk", "stop", "sound", "played", "launch", "", None, 7, [], {}]
 # A single address would be told to slow down before it is through.
 ADDRESSES = (f"2001:db8::{number:x}" for number in itertools.count())
 FIELDS = ["type", "session", "take", "on", "mode", "turn", "samples", "done", "rate_hz", "ago_ms"]
@@ -104,8 +104,7 @@ def _deliver(page: Page, message: str | bytes, joined: bool) -> None:
 
 def _messages(chance: random.Random, count: int) -> Iterator[str | bytes]:
     for _ in range(count):
-        make = chance.choice([_frame, _noise, _object, _broken_json, _nested, _large])
-        yield make(chance)
+        yield chance.choice(MAKERS)(chance)
 
 
 def _frame(chance: random.Random) -> bytes:
@@ -131,7 +130,7 @@ def _value(chance: random.Random) -> Any:
 
 
 def _object(chance: random.Random) -> str:
-    fields = {name: _value(chance) for name in chance.sample(FIELDS, chance.randrange(8))}
+    fields: dict[str, Any] = {name: _value(chance) for name in chance.sample(FIELDS, chance.randrange(8))}
     fields["type"] = chance.choice(KINDS)
     return json.dumps(fields)
 
@@ -149,11 +148,13 @@ def _nested(chance: random.Random) -> str:
 
 def _large(chance: random.Random) -> str | bytes:
     size = chance.choice([4096, 4097, 65536, 65537, 200_000])
-    return chance.choice([b"\1" * size, '{"type":"stop","turn":' + "1" * size + "}"])
+    if chance.random() < 0.5:
+        return b"\1" * size
+    return '{"type":"stop","turn":' + "1" * size + "}"
 
 
 def _body(chance: random.Random) -> bytes:
-    fields = {
+    fields: dict[str, Any] = {
         "fn_index": chance.choice([-1, 0, 9, 10**9, None, "x"]),
         "session_hash": chance.choice([None, "", "x" * 1000, 5]),
         "data": chance.choice([None, [], [None, "x"], {"path": "/etc/passwd"}, "x"]),
@@ -164,3 +165,7 @@ def _body(chance: random.Random) -> bytes:
     text = json.dumps(dict(chance.sample(sorted(fields.items()), chance.randrange(1, 5)))).encode()
     cut = chance.choice([None, None, 1, 5, len(text) - 1])
     return chance.choice([text[:cut], chance.randbytes(100), b"--x\r\n\r\n--x--"])
+
+
+Maker = Callable[[random.Random], "str | bytes"]
+MAKERS: list[Maker] = [_frame, _noise, _object, _broken_json, _nested, _large]
