@@ -20,10 +20,12 @@ class Outbox:
     """Not thread-safe: its session's lock guards it.
 
     `wake` is the joined socket's, called when there is something to send; None without a socket.
+    `count_dropped` is told how many messages of a queue ("events", "speech") a slow client lost.
     """
 
     def __init__(self) -> None:
         self.wake: Callable[[], None] | None = None
+        self.count_dropped: Callable[[str, int], None] = lambda queue, count: None
         self._events: deque[Outgoing] = deque(maxlen=MAX_EVENTS)
         self._sequence = 0
         self._progress_at = 0.0
@@ -37,6 +39,8 @@ class Outbox:
 
     def put(self, event: dict[str, Any]) -> None:
         if self.wake is not None:
+            if len(self._events) == MAX_EVENTS:
+                self.count_dropped("events", 1)
             self._events.append(event)
             self.wake()
 
@@ -62,6 +66,7 @@ class Outbox:
     def _speech(self, playout: Playout) -> list[Outgoing]:
         late = time.monotonic() - self._progress_at > STALL_S
         if playout.playing and not playout.paused and late:
+            self.count_dropped("speech", playout.waiting)
             playout.stall()
         messages: list[Outgoing] = []
         for frame in playout.take():

@@ -74,5 +74,10 @@ class Playout:
         return self.played < self.total and not self._dropped
 
     @property
+    def waiting(self) -> int:
+        """Frames that could not be sent yet."""
+        return len(self._pending)
+
+    @property
     def all_sent(self) -> bool:
         return self.ended and not self._pending

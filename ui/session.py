@@ -55,6 +55,7 @@ class Session(Channel):
         self.ledger = Ledger()
         self.lab = Lab(self)
         self._runtime = runtime
+        self._outbox.count_dropped = runtime.telemetry.dropped
         self._numbers = count(1)  # of turns
         self._floor = Floor(self, runtime, self._numbers)
         self._typed = ""
