@@ -65,9 +65,9 @@ def looks_complete(text: str) -> bool:
     return _bare(text).endswith(_FINAL)
 
 
-def is_complete(text: str, sound: float | None) -> bool:
+def is_complete(text: str, sound: float | None) -> bool | None:
     """Whether the speaker has finished, by the transcript and by the probability that a model
-    gives to the sound (None without one).
+    gives to the sound (None without one). None where the two contradict each other.
 
     A "to." or "um" at the end outweighs the sound, an "is." wants it to be sure; a full sentence
     helps it where it wavers. What has no words waits for nothing.
@@ -80,8 +80,10 @@ def is_complete(text: str, sound: float | None) -> bool:
     if sound is None:
         return looks_complete(text)
     if spoken[-1] in _OPEN and not _asks(text):
-        return sound >= _SURE
-    return sound >= _SOUNDS_COMPLETE or (sound >= _WAVERS and looks_complete(text))
+        return True if sound >= _SURE else None if sound >= _SOUNDS_COMPLETE else False
+    if sound >= _SOUNDS_COMPLETE or (sound >= _WAVERS and looks_complete(text)):
+        return True
+    return None if looks_complete(text) else False
 
 
 def trails_off(text: str) -> bool:

@@ -194,5 +194,8 @@ class Understanding:
         the text, too.
         """
         known = round_.text is not None and (round_.judged or self.judge is None)
-        if known and not round_.confirmed and round_.pause is not None:
-            self.complete(round_.pause, is_complete(round_.said, round_.sounds_complete))
+        if not known or round_.confirmed or round_.pause is None:
+            return
+        complete = is_complete(round_.said, round_.sounds_complete)
+        if complete is not None:  # else the patience of an unjudged pause is just right
+            self.complete(round_.pause, complete)

@@ -52,7 +52,7 @@ QUESTIONS = (
     "What should I cook for dinner tonight?",
     "Please explain what a computer is.",
     "When did the second world war end?",
-    "I feel a little tired today.",
+    "Can you recommend a good book?",
     "What is two plus two?",
     "Give me three ideas for a birthday present.",
     "Is it cold on the moon?",
@@ -181,8 +181,8 @@ def interrupt(bench: Bench, speaker: Speaker, number: int) -> float | None:
     speaker.say(bench.speech("Tell me a long story about the sea."))
     if not speaker.quiet_until(lambda: bench.audible_since(since) is not None):
         return None
-    generation = bench.told(Measured, since)[0].generation
     speaker.quiet(0.6 + 0.13 * (number % 5))
+    generation = bench.told(Measured, since)[-1].generation
     sound = bench.speech(INTERRUPTIONS[number % len(INTERRUPTIONS)])
     began = speaker.say(sound) + sounds.acoustic_bounds(sound)[0] / STT_RATE_HZ
     over = speaker.quiet_until(

@@ -137,8 +137,8 @@ def test_what_trails_off_outweighs_a_sound_that_wavers(text: str) -> None:
         ("Yes.", 0.817, True),
         ("I would like to.", 0.171, False),
         ("I'd like to know the weather in London.", 0.51, True),
-        ("I'd like to know the weather in London.", 0.006, False),  # "um" was not transcribed
-        ("My name is.", 0.616, False),
+        ("I'd like to know the weather in London.", 0.006, None),  # "um" was not transcribed
+        ("My name is.", 0.616, None),
         ("Can you tell me, who wrote Hamlet?", 0.228, True),
         ("So what I wanted to ask was", 0.451, False),
         ("Because", 0.013, False),
@@ -148,7 +148,7 @@ def test_what_trails_off_outweighs_a_sound_that_wavers(text: str) -> None:
         ("Thank you", 0.97, True),
     ],
 )
-def test_text_and_sound_together(text: str, sound: float, complete: bool) -> None:
+def test_text_and_sound_together(text: str, sound: float, complete: bool | None) -> None:
     assert is_complete(text, sound) is complete
 
 
