@@ -75,7 +75,7 @@ class Visitor:
         self._socket: ClientConnection = await connect(
             self.url.replace("http", "ws") + "/ws/voice", max_size=1 << 20
         )
-        await self._send(type="hello", session=self.session, rate_hz=RATE_HZ)
+        await self._send(type="hello", session=self.session)
         await self._send(type="sound", on=True)
         self._tasks = [asyncio.create_task(work()) for work in (self._listen, self._play)]
         return self

@@ -1,6 +1,9 @@
+import pytest
+
 from engine.metrics import ReplyMetrics
 from tests.ui.conftest import until
 from tests.ui.fakes import FakePipeline
+from ui.outbox import MAX_EVENTS
 from ui.session import Session
 from ui.telemetry import Telemetry
 from ui.visitors import Visitors
@@ -52,3 +55,26 @@ def test_what_is_read_is_prometheus_text_without_words(
     assert "# TYPE unpaused_tpot_seconds histogram" in text
     assert "process_resident_memory_bytes" in text
     assert "secret" not in text and session.id not in text
+
+
+def test_what_a_slow_client_loses_is_counted(
+    visitors: Visitors, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    telemetry = visitors.runtime.telemetry
+    session.attach(lambda: None)  # and takes nothing
+    for number in range(MAX_EVENTS + 7):
+        session.tell({"type": "heard", "number": number})
+    lost = 1 + 7  # "ready" was the oldest
+    assert value(telemetry, "dropped_total", queue="events") == lost
+    left = [message for message in session.outgoing() if isinstance(message, dict)]
+    assert (left[0]["number"], left[-1]["number"]) == (lost - 1, MAX_EVENTS + 6)
+    monkeypatch.setattr("ui.outbox.STALL_S", 0.0)
+    session.set_sound(True)
+    session.start_text("Why?")
+
+    def lost_speech() -> bool:
+        session.outgoing()  # and plays none of it
+        return value(telemetry, "dropped_total", queue="speech") > 0
+
+    until(session, lost_speech)
+    assert session.wait_idle(10)
