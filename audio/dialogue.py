@@ -25,9 +25,10 @@ from audio.dialogue_events import Event
 from audio.hold import HoldToTalk
 from audio.listening import DialogueConfig, Listening
 from audio.record import TurnRecord
+from audio.reply_work import OpenTurn
 from audio.rounds import Request, Round
 from audio.runner import Runner, ThreadRunner
-from audio.speaking import OpenTurn, Speaking
+from audio.speaking import Speaking
 from audio.understanding import Judge, Transcribe, Understanding
 from audio.waterfall import Waterfall
 

@@ -76,7 +76,7 @@ class Listening:
     def begin_take(self) -> None:
         """A new stretch of microphone."""
         self._heard.stream.reset()
-        self._barge_in = BargeIn(self.config.barge_in)
+        self._barge_in, self._over = BargeIn(self.config.barge_in), 0
         self._listen_anew()
 
     def _listen_anew(self) -> None:
@@ -97,17 +97,18 @@ class Listening:
         self._notice_barge_in(probability, 1000 * len(block) / STT_RATE_HZ)
         for event in self._endpointer.push(probability, block):
             self._on(event)
-        quiet = self._barge_in.quiet_ms > self._barge_in.config.gap_ms
-        if quiet and not self._endpointer.announced and not self._heard.undecided:
+        decided = not self._endpointer.announced and not self._heard.undecided
+        if self._barge_in.quiet and decided:
             self._heard.resume()  # too short for speech
 
     def _notice_barge_in(self, probability: float, ms: float) -> None:
         live = self._replies.live
-        gone_on = self._barge_in.has_paused and live is not None and not live.paused
-        if not self._replies.active or gone_on:
-            self._barge_in.reset()
-        if not self._replies.active:
+        if live is None or not live.active:
             return
+        if live.generation != self._over:
+            self._barge_in, self._over = BargeIn(self.config.barge_in), live.generation
+        elif self._barge_in.has_paused and not live.paused:
+            self._barge_in.false_alarm()
         match self._barge_in.push(probability, ms):
             case "duck":
                 self._replies.duck(True)
@@ -115,8 +116,8 @@ class Listening:
                 self._replies.duck(False)
             case "pause":
                 self._replies.pause()
-            case "interrupt":
-                self._heard.interrupt()
+            case "probe":
+                self._heard.probe(self._endpointer.so_far(), self._base)
 
     def _on(self, event: endpointing.Event) -> None:
         match event:

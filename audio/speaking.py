@@ -6,9 +6,8 @@ round that was stopped is dropped here. All methods want the dialogue's lock hel
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -29,22 +28,15 @@ from audio.dialogue_events import (
     RoundOver,
     TakenBack,
 )
-from audio.events import Clause, Delta, Speech, TurnDone, TurnFailed
+from audio.events import Clause, Delta, Speech, TurnDone
 from audio.events import Event as TurnEvent
 from audio.record import TurnRecord
-from audio.rounds import Parts, Request, Round
+from audio.reply_work import ENDED, OpenTurn, reply_work
+from audio.rounds import Parts, Round
 from audio.runner import Runner
-from engine.errors import UnpausedError
 
-logger = logging.getLogger(__name__)
-
-OpenTurn = Callable[[Request], AbstractContextManager["Parts | None"]]
-
-DEFECT = "something went wrong inside; the log has the details"
-STOP_WAIT_S = 10.0  # a stopped reply ends within a token; past this something is wedged
 MAX_RECORDS = 16
 _STAGE_OF = {Delta: "prefill", Clause: "first_clause", Speech: "synthesis"}
-_ENDED = object()  # the last thing a reply's work delivers
 
 
 class Speaking:
@@ -76,7 +68,8 @@ class Speaking:
         """Begin the reply to `round_.text`. It is let out by `confirm`."""
         before, self._last = self._last, round_
         round_.answering = True
-        self._runner.run(partial(self._work, round_, before), partial(self._take, round_))
+        work = partial(reply_work, round_, before, self._open_turn, self._lock)
+        self._runner.run(work, partial(self._take, round_))
 
     def announce(self, round_: Round) -> None:
         """The round counts, whatever its text will be."""
@@ -171,48 +164,12 @@ class Speaking:
         if round_.generated or not round_.answering:
             self._close(round_)
 
-    def _work(self, round_: Round, before: Round | None) -> Iterator[object]:
-        """What a runner does for a reply; it never raises."""
-        try:
-            self._await(before)
-            with self._open_turn(round_.request) as parts:
-                if parts is not None and self._adopt(round_, parts):
-                    yield parts
-                    assert round_.turn is not None
-                    yield from round_.turn
-        except UnpausedError as error:
-            yield TurnFailed(str(error))
-        except Exception:
-            logger.exception("a reply failed")
-            yield TurnFailed(DEFECT)
-        finally:
-            round_.ended.set()
-        yield _ENDED
-
-    def _await(self, before: Round | None) -> None:
-        """The conversation knows all of the round before, once its work has ended."""
-        if before is None:
-            return
-        if not before.ended.wait(STOP_WAIT_S):
-            raise UnpausedError("the turn before this one did not stop; please try again")
-        with self._lock:
-            if before.begun:
-                before.settle()
-
-    def _adopt(self, round_: Round, parts: Parts) -> bool:
-        with self._lock:
-            if round_.request.stopped:
-                return False
-            round_.parts = parts
-            round_.turn = parts.begin(round_.text or "")
-            return True
-
     def _take(self, round_: Round, result: object) -> None:
         """One result of the work, from its thread."""
         with self._lock:
             if isinstance(result, Parts):
                 round_.waterfall.mark("queue", self._clock())
-            elif result is _ENDED:
+            elif result is ENDED:
                 self._work_ended(round_)
             else:
                 self._event(round_, result)  # type: ignore[arg-type]

@@ -15,9 +15,10 @@ import numpy as np
 from audio.completeness import is_back_channel, is_complete, is_echo, is_stop, words
 from audio.dialogue_events import Event, Heard, Ignored, Why
 from audio.frames import STT_RATE_HZ
+from audio.reply_work import DEFECT
 from audio.rounds import Request, Round
 from audio.runner import Runner
-from audio.speaking import DEFECT, Speaking
+from audio.speaking import Speaking
 from audio.waterfall import StreamClock, Waterfall
 from engine.errors import UnpausedError
 
@@ -71,6 +72,21 @@ class Understanding:
             self.note_echo()
             self.carried = f"{self.carried} {self.replies.interrupt()}".strip()
 
+    def probe(self, samples: np.ndarray, base: int) -> None:
+        """Somebody has been speaking over the reply for long: if that has words of their own, it
+        is an interruption, before it is over. `base` is no later than its first sample.
+        """
+        live = self.replies.live
+
+        def weigh(result: str | UnpausedError) -> None:
+            with self._lock:
+                same = live is not None and live is self.replies.live
+                if same and isinstance(result, str) and not self._ignored(result, base):
+                    self.interrupt()
+            self._deliver()
+
+        self._runner.run(partial(self._hearing, samples), weigh)
+
     def resume(self) -> None:
         """It was no interruption."""
         live = self.replies.live
@@ -123,7 +139,10 @@ class Understanding:
     def _weigh(self, round_: Round, text: str) -> None:
         """Take what was said for a turn, or for nothing."""
         round_.said = round_.text = text
-        round_.why_ignored = self._why_ignored(text, round_)
+        if round_.pressed:
+            round_.why_ignored = None if words(text) else "noise"
+        else:
+            round_.why_ignored = self._ignored(text, round_.start_sample)
         if round_.why_ignored == "stop":
             self.replies.stop()
             self.carried = ""
@@ -138,14 +157,13 @@ class Understanding:
             self._emit(Heard(round_.generation, round_.text, final=False))
         self.replies.answer(round_)
 
-    def _why_ignored(self, text: str, round_: Round) -> Why | None:
+    def _ignored(self, text: str, start_sample: int) -> Why | None:
+        """Why what was said from `start_sample` on is no turn, or None when it is one."""
         if not words(text):
             return "noise"
-        if round_.pressed:
-            return None
         live = self.replies.live if self.replies.active else None
         spoken = live.playback.recent(_ECHO_S) if live is not None else ""
-        if round_.start_sample <= self._echo_until:
+        if start_sample <= self._echo_until:
             spoken = f"{self._echo_text} {spoken}"
         if is_echo(text, spoken):
             return "echo"

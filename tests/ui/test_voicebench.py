@@ -1,0 +1,98 @@
+"""The socket, judged from outside: voicebench plays a conversation into it and listens.
+
+It knows nothing of us but PCM both ways. Here the models are stand-ins; `benchmarks/voice_blackbox`
+runs the same script with the real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from voicebench.bench import BenchResult, run_benchmark
+from voicebench.scenario import parse_scenario
+
+from tests.ui.fakes import FakePipeline
+from ui.socket import PATH, VoiceSocket
+from ui.visitors import Visitors
+
+SCRIPT = {
+    "name": "page socket",
+    "sample_rate": 16000,
+    "tail_ms": 500,
+    "max_duration_ms": 30_000,
+    "turns": [
+        {
+            "id": "question",
+            "audio": {"synth": "speech", "duration_ms": 900, "level_db": -16},
+            "start": {"after": "session_start", "delay_ms": 400},
+            "expect": "respond",
+            "text": "Why is the sky blue?",
+        },
+        {
+            "id": "click",
+            "audio": {"synth": "noise", "duration_ms": 90, "level_db": -20},
+            "start": {"after": "agent_speech_start", "delay_ms": 400},
+            "expect": "ignore",
+        },
+        {
+            "id": "interruption",
+            "audio": {"synth": "speech", "duration_ms": 1200, "level_db": -16, "seed": 1},
+            "start": {"after": "previous_turn_end", "delay_ms": 1100},
+            "expect": "stop",
+            "max_stop_ms": 500,
+        },
+        {
+            "id": "again",
+            "audio": {"synth": "speech", "duration_ms": 900, "level_db": -16, "seed": 2},
+            "start": {"after": "agent_speech_start", "delay_ms": 900},
+            "expect": "stop",
+            "max_stop_ms": 500,
+        },
+    ],
+}
+
+
+@pytest.fixture
+def url(visitors: Visitors) -> Iterator[str]:
+    app = Starlette(routes=[WebSocketRoute(PATH, VoiceSocket(visitors).handle)])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", port, log_level="warning"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not server.started:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    yield f"ws://127.0.0.1:{port}{PATH}"
+    server.should_exit = True
+    thread.join(10)
+
+
+def run(url: str) -> BenchResult:
+    options = {
+        "url": url,
+        "start_message": {"type": "hello", "session": "new", "format": "pcm16"},
+    }
+    return asyncio.run(run_benchmark(parse_scenario(SCRIPT), "websocket", options))
+
+
+def test_a_conversation_with_an_interruption_and_a_click(url: str, pipeline: FakePipeline) -> None:
+    pipeline.reply = " ".join(["Short waves of light are scattered more than long ones."] * 4)
+    result = run(url)
+    (session,) = result.sessions
+    question, click, interruption, again = session.turns
+    assert question.responded and question.wer == 0, question
+    assert question.response_latency_ms is not None and question.response_latency_ms > 0
+    assert click.passed, click
+    assert interruption.stopped and interruption.responded, interruption
+    assert again.stopped, again
