@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -59,7 +59,7 @@ class FakeReply:
         self._stopped.set()
 
     def metrics(self) -> ReplyMetrics:
-        return self._metrics
+        return replace(self._metrics, token_times_ns=list(self._metrics.token_times_ns))
 
     def add(self, text: str, hidden: bool = False) -> None:
         """One token more."""
@@ -147,9 +147,10 @@ class FakeTurn:
             return
         request = FakeRequest(self._text, pipeline.reply)
         reply = self.reply = FakeReply(self._conversation, self._engine, request)
-        figures = reply.metrics()
+        figures = reply._metrics
         figures.trimmed_turns = pipeline.trimmed_turns
         for _ in range(self._conversation.hidden_tokens):
+            pipeline.wait(self._stopped)
             reply.add("", hidden=True)
             yield Delta("", reply.deltas[-1].token)
         said = ""

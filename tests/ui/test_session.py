@@ -4,58 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from engine.errors import UnpausedError
+from tests.ui.client import SPEECH, Client, contents, run
 from tests.ui.conftest import until
-from tests.ui.fakes import (
-    RATE_HZ,
-    REPLY,
-    FakeConversation,
-    FakeEntry,
-    FakePipeline,
-    services,
-)
+from tests.ui.fakes import REPLY, FakeConversation, FakeEntry, FakePipeline, services
 from ui.services import Runtime, Services
 from ui.session import MAX_TEXT_CHARS, Session
 from ui.visitors import Visitors
-
-SPEECH = np.ones(16000, np.float32)
-
-
-class Client:
-    """The socket's end of a session."""
-
-    def __init__(self, session: Session, sound: bool = True) -> None:
-        self.session = session
-        self.events: list[dict[str, Any]] = []
-        self.pcm: dict[int, bytes] = {}
-        session.attach(self.wake)
-        session.set_sound(sound)
-
-    def wake(self) -> None:
-        pass
-
-    def receive(self) -> None:
-        for message in self.session.outgoing():
-            if isinstance(message, bytes):
-                turn = int.from_bytes(message[4:8], "little")
-                self.pcm[turn] = self.pcm.get(turn, b"") + message[8:]
-            else:
-                self.events.append(message)
-
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        self.receive()
-        return [event for event in self.events if event["type"] == kind]
-
-
-def run(session: Session) -> None:
-    assert session.wait_idle(10)
-
-
-def contents(session: Session) -> list[tuple[str, str]]:
-    return [(message["role"], message["content"]) for message in session.view().messages]
 
 
 def test_a_typed_turn_is_answered_and_shown(session: Session) -> None:
@@ -213,104 +170,6 @@ def test_many_turns_at_once_end_with_the_last_one_answered(session: Session) -> 
     assert not session.view().running
 
 
-def test_speech_is_sent_with_its_turn_and_paced(session: Session) -> None:
-    client = Client(session)
-    turn = session.start_text("Why?")
-    run(session)
-    client.receive()
-    assert client.of("speech") == [{"type": "speech", "turn": turn, "rate_hz": RATE_HZ}]
-    assert len(client.pcm[turn]) < 2 * RATE_HZ * 0.7
-    assert session.active and not client.of("speech_end")
-    while not client.of("speech_end"):
-        session.played(turn, len(client.pcm[turn]) // 2, done=False)
-    total = client.of("speech_end")[0]["samples"]
-    assert len(client.pcm[turn]) == 2 * total == 2 * int(3.5 * RATE_HZ)
-    session.played(turn, total, done=True)
-    assert not session.active
-
-
-def test_without_a_socket_or_with_sound_off_nothing_is_spoken(session: Session) -> None:
-    session.set_sound(True)
-    assert not session.speaks
-    client = Client(session, sound=False)
-    session.start_text("Why?")
-    run(session)
-    assert not client.of("speech") and not client.pcm
-
-
-def test_sound_off_silences_the_turn_but_not_its_text(session: Session) -> None:
-    client = Client(session)
-    turn = session.start_text("Why?")
-    run(session)
-    session.set_sound(False)
-    assert client.of("flush")[-1]["turn"] == turn
-    assert not session.active and contents(session)[-1][1] == REPLY
-
-
-def test_an_interrupted_spoken_reply_becomes_what_was_heard(
-    visitors: Visitors, pipeline: FakePipeline
-) -> None:
-    conversation = FakeConversation()
-    session = Visitors(Runtime(services(pipeline, make_conversation=lambda: conversation))).open()
-    client = Client(session)
-    turn = session.start_voice(SPEECH, 200.0)
-    run(session)
-    while len(client.pcm.get(turn, b"")) < 2 * RATE_HZ * 1.6:
-        client.receive()
-        session.played(turn, len(client.pcm[turn]) // 2, done=False)
-    session.stop(turn, samples=int(1.5 * RATE_HZ))
-    heard = conversation.messages[-1]["content"]
-    assert REPLY.startswith(heard) and 0 < len(heard) < len(REPLY)
-    assert contents(session)[-1] == ("assistant", f"{heard} …")
-    assert client.of("flush")[-1]["turn"] == turn
-
-
-def test_a_reply_stopped_before_its_first_sound_leaves_nothing(pipeline: FakePipeline) -> None:
-    conversation = FakeConversation()
-    session = Visitors(Runtime(services(pipeline, make_conversation=lambda: conversation))).open()
-    Client(session)
-    turn = session.start_voice(SPEECH, 200.0)
-    run(session)
-    session.stop(turn, samples=0)
-    assert conversation.messages == []
-    assert contents(session)[-1] == ("assistant", "*Stopped before it spoke.*")
-
-
-def test_playback_that_never_reports_does_not_hold_the_session(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ui.outbox.STALL_S", -1.0)
-    client = Client(session)
-    session.start_text("Why?")
-    run(session)
-    client.receive()
-    client.receive()
-    assert client.of("speech_end") and not session.active
-
-
-def test_closing_the_socket_cancels_the_turn(session: Session, pipeline: FakePipeline) -> None:
-    client = Client(session)
-    pipeline.pace.clear()
-    session.start_text("Why?")
-    until(session, lambda: bool(pipeline.turns))
-    session.detach(client.wake)
-    run(session)
-    assert not session.view().running
-
-
-def test_a_socket_that_was_replaced_cannot_cancel_anything(
-    session: Session, pipeline: FakePipeline
-) -> None:
-    old = Client(session)
-    Client(session)
-    pipeline.pace.clear()
-    session.start_text("Why?")
-    session.detach(old.wake)
-    assert session.view().running and session.speaks
-    pipeline.pace.set()
-    run(session)
-
-
 def test_a_new_conversation_forgets_and_stays_usable(
     session: Session, pipeline: FakePipeline
 ) -> None:
@@ -346,57 +205,6 @@ def test_an_engine_is_chosen_for_the_next_turn(pipeline: FakePipeline) -> None:
     with pytest.raises(UnpausedError, match="eager, cpu, graph"):
         session.set_engine("warp")
     assert session.engine_name == "cpu"
-
-
-def test_two_visitors_never_decode_at_once(visitors: Visitors, pipeline: FakePipeline) -> None:
-    first, second = visitors.open(), visitors.open()
-    client = Client(second)
-    pipeline.pace.clear()
-    first.start_text("First")
-    until(first, lambda: len(pipeline.turns) == 1)
-    second.start_text("Second")
-    until(second, lambda: any(e["state"] == "waiting" for e in client.of("state")))
-    assert client.of("state")[-1]["position"] == 1
-    assert len(pipeline.turns) == 1
-    pipeline.pace.set()
-    run(first)
-    run(second)
-    assert contents(first) == [("user", "First"), ("assistant", REPLY)]
-    assert contents(second) == [("user", "Second"), ("assistant", REPLY)]
-
-
-def test_who_waits_can_leave(visitors: Visitors, pipeline: FakePipeline) -> None:
-    first, second, third = visitors.open(), visitors.open(), visitors.open()
-    pipeline.pace.clear()
-    first.start_text("First")
-    until(first, lambda: len(pipeline.turns) == 1)
-    second.start_text("Second")
-    third.start_text("Third")
-    second.stop()
-    run(second)
-    pipeline.pace.set()
-    run(third)
-    assert len(pipeline.turns) == 2
-
-
-def test_ids_cannot_be_guessed_and_sessions_are_bounded(pipeline: FakePipeline) -> None:
-    visitors = Visitors(Runtime(services(pipeline)), max_sessions=3)
-    ids = [visitors.open().id for _ in range(5)]
-    assert len(set(ids)) == 5 and min(map(len, ids)) >= 32
-    assert visitors.get(ids[0]) is None and visitors.get(ids[-1]) is not None
-    assert visitors.get("guess") is None
-
-
-def test_busy_sessions_are_not_evicted(pipeline: FakePipeline) -> None:
-    visitors = Visitors(Runtime(services(pipeline)), max_sessions=1)
-    session = visitors.open()
-    pipeline.pace.clear()
-    session.start_text("Why?")
-    with pytest.raises(UnpausedError, match="Too many visitors"):
-        visitors.open()
-    visitors.close(session.id)
-    run(session)
-    visitors.open()
 
 
 def test_waiting_gives_the_newest_view(session: Session) -> None:
