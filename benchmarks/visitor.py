@@ -43,12 +43,11 @@ class Heard:
     waits: list[tuple[float, float | None]] = field(default_factory=list)  # (when, told wait)
     served_at: float | None = None  # when the waiting was over
 
-    def wait_error(self) -> tuple[float, float] | None:
-        """(told, real) of the first wait that came with a time."""
-        for at, told in self.waits:
-            if told is not None and self.served_at is not None:
-                return told, self.served_at - at
-        return None
+    def wait_errors(self) -> list[tuple[float, float]]:
+        """(told, real) of every wait that was shown with a time, the first one first."""
+        if self.served_at is None:
+            return []
+        return [(told, self.served_at - at) for at, told in self.waits if told is not None]
 
 
 class Visitor:

@@ -157,18 +157,23 @@ def _words(text: str) -> set[str]:
 
 def waits(made: list[Story]) -> dict[str, Any]:
     """How good the told waits were, over those that were long enough to be read."""
-    pairs = [error for story in made for heard in story.heard if (error := heard.wait_error())]
+    waits = [heard.wait_errors() for story in made for heard in story.heard]
+    first = _errors([pairs[0] for pairs in waits if pairs])
+    return {"first_told": first, "told_at_any_time": _errors([pair for p in waits for pair in p])}
+
+
+def _errors(pairs: list[tuple[float, float]]) -> dict[str, Any]:
+    """Of (told, real) seconds."""
     pairs = [(told, real) for told, real in pairs if real >= LONG_WAIT_S]
     if not pairs:
-        return {"waits": 0}
+        return {"count": 0}
     errors = [abs(told - real) / real for told, real in pairs]
-    within = sum(error <= WAIT_TOLERANCE for error in errors) / len(errors)
     return {
-        "waits": len(pairs),
-        "told_s": round(statistics.fmean(told for told, _ in pairs), 2),
-        "real_s": round(statistics.fmean(real for _, real in pairs), 2),
+        "count": len(pairs),
+        "mean_told_s": round(statistics.fmean(told for told, _ in pairs), 2),
+        "mean_real_s": round(statistics.fmean(real for _, real in pairs), 2),
         "median_error": round(statistics.median(errors), 3),
-        "within_30_percent": round(within, 3),
+        "within_30_percent": round(sum(e <= WAIT_TOLERANCE for e in errors) / len(errors), 3),
     }
 
 
@@ -209,8 +214,8 @@ def passed(result: dict[str, Any]) -> bool:
     """Nothing crossed, nobody met a fault, and the middle wait was as told within 30%."""
     clean = not any(result[name] for name in ("faults", "crossed_text", "crossed_audio"))
     clean = clean and not result["foreign_frames"] and not result["answers_cut_short"]
-    wait = result["wait"]
-    honest = not wait["waits"] or wait["median_error"] <= WAIT_TOLERANCE
+    wait = result["wait"]["first_told"]
+    honest = not wait["count"] or wait["median_error"] <= WAIT_TOLERANCE
     return clean and honest and 0 < result["finished"] == result["turns"]
 
 
