@@ -91,6 +91,7 @@ def start(
         quiet=True,
         favicon_path=panels.STATIC / "favicon.svg",
         prevent_thread_lock=True,
+        share=False,  # also against the environment: ui/share.py opens the link, once all is up
     )
     tighten(blocks.server)
     return Page(url, visitors, blocks)
