@@ -1,22 +1,21 @@
 """The one door of the server: what may be asked for at all, by whom, how much and how often.
 
-Everything here is decided before a body is read or a message is parsed. Gradio offers some eighty
-routes; the page uses a dozen, and only those are let through.
+Everything here is decided before a body is read or a message is parsed; the routes that there are
+stand in `ui/rules.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ui.access import COOKIE, Access, client_of, forwarded, has_cookie, presents_credentials
 from ui.limits import Allowance, Allowances
+from ui.rules import UNGUARDED, Refusal, find_rule, is_api
 from ui.telemetry import Telemetry
 
 REQUESTS_PER_S, REQUESTS_AT_ONCE = 40, 400  # of one address; a page takes seventy
@@ -25,47 +24,6 @@ MESSAGES_PER_S, MESSAGES_AT_ONCE = 250, 2000  # of a socket; a voice takes seven
 MAX_SOCKETS = 128
 MAX_MESSAGE_BYTES = 64 * 1024  # the socket's own grammar is stricter
 BODY_S = 60.0  # until a body has come
-_MB = 1 << 20
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Requests that are let through: their paths, and how much they may send and cost."""
-
-    methods: frozenset[str]
-    path: re.Pattern[str]
-    max_bytes: int = 0
-    cost: float = 1.0
-    json: bool = False  # the body must say that it is JSON
-
-
-def _rule(
-    methods: str, path: str, max_bytes: int = 0, cost: float = 1.0, json: bool = False
-) -> Rule:
-    return Rule(frozenset(methods.split()), re.compile(path), max_bytes, cost, json)
-
-
-# Bodies: a typed message has at most 8,000 characters; an image of the page has none.
-RULES = (
-    _rule("GET HEAD", r"/(assets|static)/.+", cost=0.1),
-    _rule("GET HEAD", r"/(config|theme\.css|favicon\.ico|manifest\.json|robots\.txt)?"),
-    _rule("GET", r"/gradio_api/(queue/data|heartbeat/\w+|startup-events)"),
-    _rule("POST", r"/gradio_api/(queue/join|cancel)", 256 * 1024, json=True),
-    _rule("GET", r"/export/[\w-]+/[\w.-]+"),
-    _rule("GET HEAD", r"/(healthz|metrics)"),
-    _rule("POST", r"/v1/audio/transcriptions", 25 * _MB),
-    _rule("POST", r"/v1/(chat/completions|audio/speech)", _MB, json=True),
-    _rule("GET HEAD POST PUT PATCH DELETE OPTIONS", r"/v1(/.*)?", _MB),
-)
-_UNGUARDED = ("/healthz", "/gradio_api/startup-events")  # say nothing but that there is a server
-
-
-class Refusal(Exception):
-    """What is answered instead; `reason` is for the counters."""
-
-    def __init__(self, status: int, reason: str, message: str, **headers: str) -> None:
-        super().__init__(message)
-        self.status, self.reason, self.message, self.headers = status, reason, message, headers
 
 
 class Guard:
@@ -124,7 +82,7 @@ class Guard:
             raise _too_fast(wait_s, "Too many requests; please wait.", "rate")
         path = scope["path"]
         api = is_api(path)
-        if path not in _UNGUARDED:
+        if path not in UNGUARDED:
             self._check_credentials(client, headers, api)
         if path == "/metrics" and not self._access.auth and forwarded(headers, self._access):
             raise Refusal(403, "metrics", "Figures are for this machine, or behind --auth.")
@@ -145,7 +103,7 @@ class Guard:
     def _dressed(self, scope: Scope, headers: Headers, send: Send, body: _Body) -> Send:
         """Answers go out with headers that keep browsers from guessing, and the page's pass."""
         gives_pass = self._access.auth and not is_api(scope["path"]) and not has_cookie(headers)
-        gives_pass = gives_pass and scope["path"] not in _UNGUARDED
+        gives_pass = gives_pass and scope["path"] not in UNGUARDED
         secure = scope["scheme"] == "https" or headers.get("x-forwarded-proto") == "https"
 
         async def dressed(message: Message) -> None:
@@ -215,22 +173,6 @@ class _Body:
             raise self.refusal
         self._complete = not message.get("more_body", False)
         return message
-
-
-def find_rule(method: str, path: str) -> Rule:
-    """The rule that lets the request through. Raises `Refusal` without one."""
-    matching = [rule for rule in RULES if rule.path.fullmatch(path)]
-    if not matching or ".." in path:
-        raise Refusal(404, "path", "There is nothing at this address.")
-    for rule in matching:
-        if method in rule.methods:
-            return rule
-    allowed = ", ".join(sorted({method for rule in matching for method in rule.methods}))
-    raise Refusal(405, "method", f"{method} is not possible here.", allow=allowed)
-
-
-def is_api(path: str) -> bool:
-    return path == "/v1" or path.startswith("/v1/")
 
 
 def paced(receive: Receive, clock: Callable[[], float] | None = None) -> Receive:

@@ -75,9 +75,6 @@ class Telemetry:
     def refused(self, reason: str) -> None:
         self._refused.labels(reason).inc()
 
-    def error(self, where: str) -> None:
-        self._errors.labels(where).inc()
-
     def gauge(self, name: str, what: str, read: Callable[[], float]) -> None:
         """Report `read()` whenever somebody asks."""
         self.registry.register(_Gauge(f"unpaused_{name}", what, read))
