@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from benchmarks.timing import EngineSide
 from engine.errors import UnpausedError
 from tests.benchmarks.conftest import SMALL
 
+ROOT = Path(app.__file__).resolve().parent
 Capture = pytest.CaptureFixture[str]
 
 
@@ -178,3 +182,24 @@ def test_a_model_that_fails_does_not_stop_the_next(
     first, second = load_file(path)
     assert code == bench.GATE_RED and first["error"] == "it is broken" and first["partial"]
     assert second["engines"]
+
+
+def test_ctrl_c_in_a_real_process_keeps_a_file_marked_partial(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    command = [sys.executable, str(ROOT / "app.py"), "bench", "--models", str(folder), "--json",
+               str(path), *SMALL, "--rounds", "100000"]  # fmt: skip
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        for line in process.stderr:
+            if "timing" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait(60) == 130, rest
+    finally:
+        process.kill()
+    assert "marked as partial" in rest
+    (entry,) = load_file(path)
+    assert entry["partial"] and entry["gate"]["engines"]["eager"]["green"]
+    assert entry["engines"] == {}
