@@ -42,7 +42,7 @@ visitors: $(TEST_STAMP) ## eight visitors for MINUTES (10): does anything cross 
 	@$(PY) -m benchmarks.visitors --minutes $(or $(MINUTES),10)
 
 clean: ## remove .venv and what tools left; fetched weights stay in the cache
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info .gradio .hypothesis .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## this list
