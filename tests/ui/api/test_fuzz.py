@@ -130,7 +130,9 @@ def _value(chance: random.Random) -> Any:
 
 
 def _object(chance: random.Random) -> str:
-    fields: dict[str, Any] = {name: _value(chance) for name in chance.sample(FIELDS, chance.randrange(8))}
+    fields: dict[str, Any] = {
+        name: _value(chance) for name in chance.sample(FIELDS, chance.randrange(8))
+    }
     fields["type"] = chance.choice(KINDS)
     return json.dumps(fields)
 

@@ -257,3 +257,18 @@ def test_a_wait_is_told_in_the_stream(page: Page, client: Any) -> None:
         assert next(line for line in lines if line.startswith(":")).startswith(": waiting, 1")
         holder.leave()
         assert "data: [DONE]" in list(lines)
+
+
+def test_clients_do_not_share_a_cache(client: Any) -> None:
+    def cached(address: str) -> int:
+        made = client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "what is my secret?"}],
+            max_tokens=1,
+            extra_headers={"X-Forwarded-For": address},
+        )
+        return int(made.usage.prompt_tokens_details.cached_tokens)
+
+    assert cached("198.51.100.31") == 0
+    assert cached("198.51.100.32") == 0
+    assert cached("198.51.100.31") > 20

@@ -112,3 +112,11 @@ def test_a_long_reply_gives_way_to_those_who_wait(page: Page, slow: SlowEngine) 
         answer += long.recv(65536)
     assert b'"finish_reason":"length"' in answer
     long.close()
+
+
+def test_a_client_that_does_not_read_does_not_keep_the_engine(page: Page, slow: SlowEngine) -> None:
+    body = {"model": "fake-model", "messages": MESSAGES, "stream": True, "max_tokens": 400}
+    deaf = post(page, "v1/chat/completions", body)
+    until(lambda: not slow.idle.is_set())
+    until(lambda: slow.idle.is_set() and page.visitors.runtime.gate.length == 0)
+    deaf.close()
