@@ -3,6 +3,8 @@ somebody does in the room."""
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -504,16 +506,22 @@ def test_close_mid_reply_stops_it() -> None:
     assert there.room.over[0][0] == "stopped" and there.opened[0].stopped
 
 
-def test_an_hour_of_turns_holds_no_more_than_a_few() -> None:
-    there = company(talk=Talk(reply_text="It is."))
-    question = there.say(QUESTION)
-    for _ in range(40):
-        there.room.hear(question).until_idle()
-        there.room.events.clear()
-        there.room.loudspeaker.track.clear()
-    assert len(there.room.dialogue.records) == 16
-    assert there.room.dialogue._heard.undecided == []
-    assert there.room.dialogue._ear._trial is None
+def test_a_one_hour_soak_keeps_memory_flat() -> None:
+    there = company(talk=Talk(reply_text="It is. " * 5))
+    room, question, mm_hm = there.room, there.say(QUESTION), there.say("Mm-hm.", 0.4)
+    held = []
+    tracemalloc.start()
+    while room.now_s < 3600:
+        room.hear(question).until_audible(0.4).hear(mm_hm).until_idle().quiet(2.0)
+        for kept in (room.events, room.loudspeaker.track, there.talk.messages, there.talk.asked):
+            kept.clear()
+        there.opened.clear()
+        held.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert len(held) > 400
+    assert max(held[-20:]) - min(held[30:50]) < 500_000
+    assert len(room.dialogue.records) == 16
+    assert room.dialogue._heard.undecided == []
 
 
 def test_a_cough_config_can_be_stricter() -> None:
