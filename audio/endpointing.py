@@ -116,9 +116,10 @@ class Endpointer:
         """Whether it is certainly speech: `SpeechStarted` has come and no end yet."""
         return self._announced
 
-    def so_far(self) -> np.ndarray:
-        """What has been heard of the utterance under way: float32 [n] with its pre-roll."""
-        return np.concatenate([*self._blocks, np.zeros(0, np.float32)])
+    def so_far(self) -> tuple[np.ndarray, int]:
+        """The utterance under way: float32 [n] with its pre-roll, and the number of its first
+        sample."""
+        return np.concatenate([*self._blocks, np.zeros(0, np.float32)]), self._first_sample
 
     @property
     def received(self) -> int:

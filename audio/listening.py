@@ -117,7 +117,8 @@ class Listening:
             case "pause":
                 self._replies.pause()
             case "probe":
-                self._heard.probe(self._endpointer.so_far(), self._base)
+                samples, first = self._endpointer.so_far()
+                self._heard.probe(samples, self._base + first)
 
     def _on(self, event: endpointing.Event) -> None:
         match event:

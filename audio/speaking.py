@@ -28,6 +28,7 @@ from audio.dialogue_events import (
     RoundOver,
     TakenBack,
 )
+from audio.echo_guard import EchoGuard
 from audio.events import Clause, Delta, Speech, TurnDone
 from audio.events import Event as TurnEvent
 from audio.record import TurnRecord
@@ -55,6 +56,7 @@ class Speaking:
         self._lock, self._deliver = lock, deliver
         self._last: Round | None = None  # whose reply was begun last
         self.live: Round | None = None
+        self.echo = EchoGuard()
         self.records: deque[TurnRecord] = deque(maxlen=MAX_RECORDS)
 
     @property
@@ -112,6 +114,7 @@ class Speaking:
         live = self.live
         if live is not None and live.paused:
             live.paused = False
+            self.echo.interrupted()
             self._emit(Resume(live.generation))
             self._let_out(live)
 
@@ -216,6 +219,7 @@ class Speaking:
             round_.sent_s = self._clock()
             round_.waterfall.mark("held", round_.sent_s)
         round_.count(speech)
+        self.echo.spoken(round_.generation, speech.pcm, speech.rate_hz)
         self._emit(Play(round_.generation, speech.pcm, speech.rate_hz, speech.text))
 
     def _measure(self, live: Round, sent_s: float, waited_ms: float | None, ago_ms: float) -> None:

@@ -29,6 +29,7 @@ Judge = Callable[[np.ndarray], "float | None"]
 
 _ECHO_S = 8.0  # of speech that may still come back from the room
 _ECHO_TAIL_S = 0.5  # after the last sound
+_ECHO_LIKENESS = 0.33  # echoes of a reverberant room 0.34 and more, other voices at most 0.29
 
 
 class Understanding:
@@ -72,16 +73,20 @@ class Understanding:
             self.note_echo()
             self.carried = f"{self.carried} {self.replies.interrupt()}".strip()
 
-    def probe(self, samples: np.ndarray, base: int) -> None:
+    def probe(self, samples: np.ndarray, start_sample: int) -> None:
         """Somebody has been speaking over the reply for long: if that has words of their own, it
-        is an interruption, before it is over. `base` is no later than its first sample.
+        is an interruption, before it is over.
         """
         live = self.replies.live
 
         def weigh(result: str | UnpausedError) -> None:
             with self._lock:
                 same = live is not None and live is self.replies.live
-                if same and isinstance(result, str) and not self._ignored(result, base):
+                if (
+                    same
+                    and isinstance(result, str)
+                    and not self._ignored(result, samples, start_sample)
+                ):
                     self.interrupt()
             self._deliver()
 
@@ -142,7 +147,7 @@ class Understanding:
         if round_.pressed:
             round_.why_ignored = None if words(text) else "noise"
         else:
-            round_.why_ignored = self._ignored(text, round_.start_sample)
+            round_.why_ignored = self._ignored(text, round_.samples, round_.start_sample)
         if round_.why_ignored == "stop":
             self.replies.stop()
             self.carried = ""
@@ -157,16 +162,16 @@ class Understanding:
             self._emit(Heard(round_.generation, round_.text, final=False))
         self.replies.answer(round_)
 
-    def _ignored(self, text: str, start_sample: int) -> Why | None:
+    def _ignored(self, text: str, samples: np.ndarray, start_sample: int) -> Why | None:
         """Why what was said from `start_sample` on is no turn, or None when it is one."""
         if not words(text):
             return "noise"
         live = self.replies.live if self.replies.active else None
-        spoken = live.playback.recent(_ECHO_S) if live is not None else ""
-        if start_sample <= self._echo_until:
-            spoken = f"{self._echo_text} {spoken}"
-        if is_echo(text, spoken):
-            return "echo"
+        if live is not None or start_sample <= self._echo_until:
+            spoken = live.playback.recent(_ECHO_S) if live is not None else ""
+            likeness = self.replies.echo.likeness(samples, start_sample)
+            if likeness >= _ECHO_LIKENESS or is_echo(text, f"{self._echo_text} {spoken}"):
+                return "echo"
         if live is None:
             return None
         return "stop" if is_stop(text) else "back_channel" if is_back_channel(text) else None
@@ -188,8 +193,12 @@ class Understanding:
         """Remember what was just played: the room gives it back a little later."""
         live = self.replies.live
         if live is not None and live.playback.played:
-            self._echo_text = live.playback.recent(_ECHO_S)
+            playback = live.playback
+            self._echo_text = playback.recent(_ECHO_S)
             self._echo_until = self.received + int(_ECHO_TAIL_S * STT_RATE_HZ)
+            played_s = playback.played / playback.rate_hz
+            if not live.paused:
+                self.replies.echo.located(live.generation, played_s, self.received)
 
     # Is the utterance complete?
 
@@ -214,6 +223,7 @@ class Understanding:
         known = round_.text is not None and (round_.judged or self.judge is None)
         if not known or round_.confirmed or round_.pause is None:
             return
-        complete = is_complete(round_.said, round_.sounds_complete)
+        ignored = round_.why_ignored is not None
+        complete = ignored or is_complete(round_.said, round_.sounds_complete)
         if complete is not None:  # else the patience of an unjudged pause is just right
             self.complete(round_.pause, complete)
