@@ -108,10 +108,13 @@ class TurnWorker:
     @contextmanager
     def opened(self, request: Request) -> Iterator[Parts | None]:
         """What answers `request`, once the engine is free; None when it was stopped before."""
+        request.on_stop(self.stop)
         if self._ticket is None:
+            if request.stopped:  # taken back before it began: it costs the visitor nothing
+                yield None
+                return
             self._ticket = self._session.admit(self.kind)
             self._ticket.give_way = self._give_way
-        request.on_stop(self.stop)
         try:
             if not self._wait_at_gate():
                 yield None
