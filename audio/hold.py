@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audio.endpointing import acoustic_end
+from audio.acoustic_end import acoustic_end
 from audio.frames import STT_RATE_HZ
 
 VOICED = 0.5  # probability of speech

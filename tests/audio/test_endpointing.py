@@ -7,12 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from audio.acoustic_end import acoustic_end
 from audio.endpointing import (
     Endpointer,
     EndpointingConfig,
     SpeechEnded,
+    SpeechPaused,
+    SpeechResumed,
     SpeechStarted,
-    acoustic_end,
     listen,
 )
 
@@ -196,3 +198,92 @@ def stuck(block: np.ndarray) -> float:
 def test_listen_ends_with_a_detector_that_never_falls_silent() -> None:
     detector: Callable[[np.ndarray], float] = stuck
     assert listen(recording((1000, 0.5)), detector) is None
+
+
+# Pauses, and what is thought of them
+
+
+def pauses(events: list[object]) -> list[str]:
+    return [type(event).__name__ for event in events]
+
+
+def feed(endpointer: Endpointer, *script: tuple[int, float]) -> list[object]:
+    """(blocks, probability) of 512 samples each."""
+    told: list[object] = []
+    for blocks, probability in script:
+        for _ in range(blocks):
+            told += endpointer.push(probability, np.full(512, probability / 10, np.float32))
+    return told
+
+
+def test_a_pause_is_told_after_three_silent_blocks_and_taken_back_by_the_next_word() -> None:
+    endpointer = Endpointer()
+    assert pauses(feed(endpointer, (10, 0.9), (2, 0.0))) == ["SpeechStarted"]
+    (paused,) = feed(endpointer, (1, 0.0))
+    assert isinstance(paused, SpeechPaused) and paused.number == 1
+    assert paused.end_of_speech_sample == 10 * 512
+    assert paused.silence_ms == 96
+    (resumed,) = feed(endpointer, (1, 0.9))
+    assert resumed == SpeechResumed(1)
+    (again,) = feed(endpointer, (3, 0.0))
+    assert isinstance(again, SpeechPaused) and again.number == 2
+    assert len(again.samples) > len(paused.samples)
+
+
+@pytest.mark.parametrize(
+    "complete, blocks", [(True, 6), (None, 16), (False, 32)], ids=["yes", "unjudged", "no"]
+)
+def test_how_long_a_pause_must_be_depends_on_the_judgement(
+    complete: bool | None, blocks: int
+) -> None:
+    endpointer = Endpointer()
+    feed(endpointer, (10, 0.9), (3, 0.0))
+    if complete is not None:
+        assert endpointer.judge(1, complete) == []
+    assert feed(endpointer, (blocks - 4, 0.0)) == []
+    (ended,) = feed(endpointer, (1, 0.0))
+    assert isinstance(ended, SpeechEnded) and ended.pause == 1
+    assert ended.silence_ms == blocks * 32
+
+
+def test_a_judgement_that_comes_late_ends_the_utterance_at_once() -> None:
+    endpointer = Endpointer()
+    feed(endpointer, (10, 0.9), (12, 0.0))
+    (ended,) = endpointer.judge(1, True)
+    assert isinstance(ended, SpeechEnded) and ended.silence_ms == 12 * 32
+    assert not endpointer.active
+
+
+def test_a_judgement_of_another_pause_is_ignored() -> None:
+    endpointer = Endpointer()
+    feed(endpointer, (10, 0.9), (3, 0.0), (2, 0.9), (3, 0.0))
+    assert endpointer.judge(1, True) == [] and endpointer.judge(3, True) == []
+    assert feed(endpointer, (4, 0.0)) == []  # the second pause is not judged
+    feed(endpointer, (2, 0.9))
+    assert endpointer.judge(2, True) == []  # and is over now
+
+
+def test_a_judgement_does_not_outlive_its_pause() -> None:
+    endpointer = Endpointer()
+    feed(endpointer, (10, 0.9), (3, 0.0))
+    endpointer.judge(1, True)
+    feed(endpointer, (1, 0.9), (3, 0.0))
+    assert feed(endpointer, (6, 0.0)) == []
+
+
+def test_the_last_word_is_not_part_of_the_next_utterance() -> None:
+    endpointer = Endpointer()
+    feed(endpointer, (10, 0.9), (3, 0.0))
+    endpointer.judge(1, True)
+    told = feed(endpointer, (4, 0.0), (10, 0.8), (3, 0.0))
+    paused = told[-1]
+    assert isinstance(paused, SpeechPaused)
+    assert paused.samples.max() == pytest.approx(0.08)  # of the second, not the first's 0.09
+
+
+def test_so_far_is_the_utterance_under_way() -> None:
+    endpointer = Endpointer()
+    feed(endpointer, (4, 0.0), (5, 0.9))
+    samples, first = endpointer.so_far()
+    assert len(samples) == 9 * 512 and first == 0
+    assert endpointer.received == 9 * 512
