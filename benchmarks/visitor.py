@@ -76,7 +76,8 @@ class Visitor:
         )
         await self._send(type="hello", session=self.session)
         await self._send(type="sound", on=True)
-        self._tasks = [asyncio.create_task(work()) for work in (self._listen, self._play)]
+        works = (self._stay, self._listen, self._play)
+        self._tasks = [asyncio.create_task(work()) for work in works]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -162,6 +163,13 @@ class Visitor:
                         raise Fault(f"{name}: {message['output'].get('error')}")
                     return list(message["output"].get("data", []))
         raise Fault(f"{name}: the events ended")
+
+    async def _stay(self) -> None:
+        """As long as this is open the tab is; when it ends the server closes the session."""
+        beat = f"{self.url}/gradio_api/heartbeat/{self._hash}"
+        async with self._http.stream("GET", beat) as beats:
+            async for _ in beats.aiter_lines():
+                pass
 
     async def _listen(self) -> None:
         async for message in self._socket:
