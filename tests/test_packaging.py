@@ -36,7 +36,7 @@ print(kernels.__file__, tuple(ids.shape), sep="\\n")
 # Hosts that may stand in shipped code: an XML namespace, and papers and licences in comments.
 _HOSTS_CITED = {"www.w3.org", "arxiv.org", "doi.org", "www.apache.org"}
 _HOSTS_CITED |= {"newsletter.semianalysis.com", "openai.com"}  # sources of published speeds
-_HOSTS_CITED |= {"creativecommons.org", "purl.org"}  # the metadata of drawn figures
+_HOSTS_CITED |= {"creativecommons.org", "matplotlib.org", "purl.org"}  # drawn figures
 _CODE_SUFFIXES = {".py", ".toml", ".js", ".css", ".html", ".svg", ".cu", ".cpp", ".h", ".sh"}
 
 
@@ -103,7 +103,7 @@ def test_what_is_imported_is_declared() -> None:
     own = {name.partition(".")[0] for name in project()["tool"]["setuptools"]["packages"]}
     extra = {"triton", "pynvml"}  # declared by the gpu extra
     extra |= {"livekit"}  # by the echo extra
-    extra |= {"playwright", "tests", "voicebench"}  # benchmarks of the page, run in a checkout
+    extra |= {"playwright", "tests", "uvicorn", "voicebench"}  # benchmarks in a checkout
     extra |= {"cyllama"}  # a rival in benchmarks, run where it is installed
     declared = set(requirements())
     undeclared = set()

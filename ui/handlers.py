@@ -28,15 +28,15 @@ class Handlers:
     def open(self, request: gr.Request) -> Update:
         """The page was loaded, with settings in its address.
 
-        Gives (session id, voice, notice, exports, engine, hidden tokens, tab, speed, the engines
-        of the race and of the blind test).
+        Gives (session id, voice, notice, exports, engine, engine to repeat on, hidden tokens, tab,
+        speed, the engines of the race and of the blind test).
         """
         self.unload(request)
         settings = read_settings(dict(request.query_params), self._engines)
         try:
             session = self._visitors.open()
         except UnpausedError as error:
-            return "", "", notice(str(error)), *[NO_CHANGE] * 9
+            return "", "", notice(str(error)), *[NO_CHANGE] * 10
         self._by_tab[request.session_hash] = session.id
         if settings.engine:
             session.set_engine(settings.engine)
@@ -46,9 +46,10 @@ class Handlers:
 
     def _set(self, settings: Settings) -> Update:
         a, b = rivals(self._engines, settings)
-        engine = settings.engine or NO_CHANGE
+        chosen = settings.engine or self._visitors.runtime.services.default_engine
+        other = next((name for name in self._engines if name != chosen), chosen)
         tab = gr.Tabs(selected=settings.view)
-        return engine, settings.hidden, tab, settings.speed, a, b, a, b
+        return chosen, other, settings.hidden, tab, settings.speed, a, b, a, b
 
     def unload(self, request: gr.Request) -> None:
         """The tab was closed or reloaded: its turn ends."""
@@ -59,6 +60,7 @@ class Handlers:
     def choose_engine(self, session_id: str, name: str) -> Update:
         """The engine of the next turn: (selector, what it is or why not, engine to repeat on)."""
         session = open_session(self._visitors, session_id)
+        before = session.engine_name
         try:
             session.set_engine(name)
         except UnpausedError as error:
@@ -66,7 +68,7 @@ class Handlers:
         entries = self._visitors.runtime.services.engines
         entry = next(entry for entry in entries if entry.name == name)
         about = f'<p class="about">{html.escape(f"{entry.label}: {entry.summary}.")}</p>'
-        return NO_CHANGE, about, NO_CHANGE
+        return NO_CHANGE, about, before if before != name else NO_CHANGE
 
     def begin_anew(self, session_id: str) -> Update:
         """An empty conversation: (conversation, notice, comparison)."""

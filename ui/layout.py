@@ -55,8 +55,8 @@ def build(visitors: Visitors, access: Access) -> gr.Blocks:
                 with gr.Tab("Anatomy", id="machine", elem_id="machine") as machine_tab:
                     machine = MachineTab()
 
-        opened = [session, talk.voice, talk.notice, talk.exports, engine, talk.hidden, views]
-        opened += [dial.speed, race.a, race.b, blind.a, blind.b]
+        opened = [session, talk.voice, talk.notice, talk.exports, engine]
+        opened += [talk.again_on, talk.hidden, views, dial.speed, race.a, race.b, blind.a, blind.b]
         page.load(handlers.open, None, opened, **QUIET)
         page.unload(handlers.unload)
         if access.share:  # whether there is a link is known only once the page is up

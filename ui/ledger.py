@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.errors import UnpausedError
+from ui.playout import Playout
 from ui.race import badge, outcome
 from ui.trace import Trace
 from ui.verdict import StageDict, sentence
@@ -31,7 +32,7 @@ PAUSE_S = 0.5  # between two replies in one WAV
 
 @dataclass
 class TurnRecord:
-    """One turn. `speech`: int16 [n] pieces at `rate_hz`, what the voice said."""
+    """One turn. `speech`: int16 [n] pieces, what the voice said; more may come after its words."""
 
     number: int
     kind: str
@@ -41,8 +42,13 @@ class TurnRecord:
     error: str
     stages: list[StageDict]
     trace: Trace | None
-    rate_hz: int = 0
+    voice: Playout | None = None  # its rate is known with the first clause
     speech: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def rate_hz(self) -> int:
+        """Of the speech; 0 before there is any."""
+        return self.voice.rate_hz if self.voice is not None else 0
 
     @property
     def speech_bytes(self) -> int:
@@ -105,7 +111,7 @@ class Ledger:
                 error=worker.error,
                 stages=worker.stages,
                 trace=trace,
-                rate_hz=worker.playout.rate_hz,
+                voice=worker.playout,
                 speech=speech,
             )
         )

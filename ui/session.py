@@ -1,7 +1,8 @@
 """One visitor: the conversation, the engine chosen, the turn under way and what the page shows.
 
 Typed and spoken turns take the same road. Both end up on the `board`, which the page follows
-through `wait`, and in the `ledger`, which can be exported; `Channel` is the socket's side.
+through `wait`, and in the `ledger`, which can be exported: `Minutes` writes them down, `Channel` is
+the socket's side.
 """
 
 from __future__ import annotations
@@ -15,53 +16,38 @@ import numpy as np
 from engine.errors import UnpausedError
 from engine.reply import check_hidden_tokens
 from ui import reports
-from ui.board import Board, View
-from ui.channel import Channel
 from ui.floor import Floor
 from ui.lab import Lab
-from ui.ledger import Ledger
+from ui.minutes import Minutes
 from ui.runs import Contender, Runs
 from ui.services import Runtime
-from ui.trace import Trace
 from ui.turn_worker import Begin, Kind, TurnWorker
-from ui.verdict import StageDict, silence_after, with_thinking
-from ui.words import answer_label, left_out
 
 if TYPE_CHECKING:
     from audio.dialogue import Dialogue
-    from audio.pipeline import Stage, VoicePipeline
+    from audio.pipeline import VoicePipeline
     from engine.base import DecodeEngine
     from engine.conversation import Conversation
-    from engine.metrics import ReplyMetrics
-    from engine.reply import ReplyStream
     from engine.sampling import SamplingParams
     from ui.gate import Ticket
 
 MAX_TEXT_CHARS = 8000  # the context refuses earlier; this bounds the work of finding out
-TIME_IS_UP = "*Stopped: others are waiting for the engine.*"
 
 
-class Session(Channel):
+class Session(Minutes):
     """Every method is safe from any thread; none blocks for longer than it says."""
 
     def __init__(self, runtime: Runtime, session_id: str) -> None:
-        super().__init__()
+        super().__init__(runtime)
         self.id = session_id
         self.engine_name = runtime.services.default_engine
         self.hidden_tokens = 0  # decoded before the next reply, and not said
-        self.silences: dict[str, str] = {}  # by engine: what hidden tokens last cost, in words
         self.used_at = time.monotonic()
-        self.board = Board(self.changed)
-        self.ledger = Ledger()
         self.lab = Lab(self)
-        self._runtime = runtime
         self._outbox.count_dropped = runtime.telemetry.dropped
         self._numbers = count(1)  # of turns
         self._floor = Floor(self, runtime, self._numbers)
-        self._typed = ""
-        self._failed_text = ""
         self._conversation: Conversation | None = None
-        self.last_reply: ReplyStream | None = None  # what can be asked for again
         self._fresh = False  # the conversation is to be cleared before the next turn
 
     # What the visitor does
@@ -155,16 +141,6 @@ class Session(Channel):
         self._runtime.check_engine(name)
         return self._runtime.label(name), lambda: self._runtime.engine(name)
 
-    def view(self) -> View:
-        with self.changed:
-            return self._view()
-
-    def wait(self, version: int, timeout_s: float) -> View:
-        """The view as soon as it is newer than `version`, or after `timeout_s`."""
-        with self.changed:
-            self.changed.wait_for(lambda: self.board.version != version, timeout_s)
-            return self._view()
-
     def wait_idle(self, timeout_s: float) -> bool:
         """Whether the turn under way, if any, ended within `timeout_s`."""
         worker = self._worker
@@ -213,92 +189,7 @@ class Session(Channel):
             self._adopt(worker)
         self.set_state(worker, "transcribing")
 
-    def set_state(self, worker: TurnWorker, state: str, **details: float | None) -> None:
-        self.tell({"type": "state", "turn": worker.number, "state": state, **details})
-
-    def heard(self, worker: TurnWorker, text: str) -> None:
-        """The transcript of a spoken turn."""
-        with self.changed:
-            if text:
-                worker.question = self.board.add(worker.log, "user", text)
-            self._outbox.put({"type": "heard", "turn": worker.number, "text": text})
-            self.set_state(worker, "thinking")
-
-    def extend_reply(self, worker: TurnWorker, text: str) -> None:
-        with self.changed:
-            if worker.reply is None:
-                worker.reply = self.board.add(worker.log, "assistant", "")
-            worker.reply["content"] += text
-            self.board.bump()
-
-    def count(self, metrics: ReplyMetrics) -> None:
-        """A reply has cost this much."""
-        self._runtime.telemetry.reply(metrics)
-
-    def turn_ended(self, worker: TurnWorker) -> None:
-        """Called once, as the last thing of a turn."""
-        with self.changed:
-            worker.finish = worker.finish or "stopped"
-            worker.running = False
-            metrics = worker.metrics()
-            worker.stages = with_thinking(worker.stages, metrics.hidden_ms if metrics else 0.0)
-            self._runtime.telemetry.turn(worker.kind, worker.finish, worker.stages)
-            if metrics is not None and (tpot_ms := metrics.tpot_ms()["p50"]) is not None:
-                self._runtime.tpot_ms[metrics.engine] = tpot_ms
-            if metrics is not None and metrics.hidden_tokens:
-                label = self._label(metrics)
-                self.silences[label] = silence_after(metrics.as_dict(), label)
-            if worker.finish == "superseded":
-                self._take_off(worker)
-            elif worker.kind != "aside":
-                self._end_answer(worker, metrics)
-                self._record(worker)
-            self._outbox.put(reports.ended(worker, self._label(metrics)))
-            self.board.bump()
-
-    def round_over(self, worker: TurnWorker, finish: str, heard: str) -> None:
-        """Nothing more of a turn will be played; after an interruption only `heard` was."""
-        with self.changed:
-            worker.playout.ended = True
-            cut = finish in ("interrupted", "stopped")
-            if cut and worker.kind == "voice" and worker.speaks and worker.reply is not None:
-                worker.reply["content"] = f"{heard} …" if heard else "*Stopped before it spoke.*"
-                self.board.bump()
-
-    def measured(self, worker: TurnWorker, stages: list[Stage]) -> None:
-        """The first sound of the answer was audible, and these are the stages until then."""
-        with self.changed:
-            hidden_ms = (metrics.hidden_ms or 0.0) if (metrics := worker.metrics()) else 0.0
-            plain: list[StageDict] = [{"name": s.name, "ms": s.ms} for s in stages]
-            worker.stages = with_thinking(plain, hidden_ms)
-            self.ledger.measured(worker)
-            self._outbox.put(reports.measured(worker, self._label(worker.metrics())))
-
     # Inside; the lock is held
-
-    def _end_answer(self, worker: TurnWorker, metrics: ReplyMetrics | None) -> None:
-        if worker.finish == "failed":
-            self._show_failure(worker)
-        elif worker.finish == "complete" and worker.reply is None:
-            self.board.add(worker.log, "assistant", "*The model had nothing to say.*")
-        elif worker.stopped and worker.reply is not None:
-            worker.reply["content"] += f"\n\n{TIME_IS_UP if worker.timed_out else '*Stopped.*'}"
-        if metrics is None or worker.reply is None:
-            return
-        if metrics.trimmed_turns:
-            worker.reply["content"] += f"\n\n{left_out(metrics.trimmed_turns)}"
-        worker.reply["label"] = answer_label(metrics.as_dict(), self._label(metrics))
-
-    def _label(self, metrics: ReplyMetrics | None) -> str:
-        return self._runtime.label(metrics.engine) if metrics is not None else ""
-
-    def _record(self, worker: TurnWorker) -> None:
-        """Put the turn into the ledger, with what was decoded for it."""
-        trace, reply = None, worker.source
-        if reply is not None and reply.deltas:
-            self.last_reply = reply
-            trace = Trace.of(reply, self._runtime.label(reply.metrics().engine))
-        self.ledger.record(worker, trace, self._spoken if worker is self._worker else [])
 
     def _start(self, kind: Kind, speak: bool, begin: Begin | None, typed: str = "") -> TurnWorker:
         ticket = self.admit(kind)
@@ -321,18 +212,3 @@ class Session(Channel):
         self._number, self._worker = worker.number, worker
         self._typed, self._failed_text, self._spoken = typed, "", []
         self._outbox.put({"type": "turn", "turn": worker.number, "kind": worker.kind})
-
-    def _take_off(self, worker: TurnWorker) -> None:
-        """The speaker went on before anything was heard: it is all part of the next turn."""
-        gone = (worker.question, worker.reply)
-        worker.log[:] = [message for message in worker.log if not any(message is m for m in gone)]
-
-    def _view(self) -> View:
-        running = self._worker is not None and self._worker.running
-        messages = self.board.copy()
-        return View(self.board.version, messages, self._number, running, self._failed_text)
-
-    def _show_failure(self, worker: TurnWorker) -> None:
-        self.board.add(worker.log, "assistant", f"**This turn failed.** {worker.error}")
-        if worker is self._worker and worker.log is self.board.messages and worker.reply is None:
-            self._failed_text = self._typed

@@ -23,7 +23,8 @@ Client to server
 Server to client
     ready {turn}                   the session is joined; its latest turn's number
     turn {turn, kind}              a turn began; kind "text" or "voice"
-    state {turn, state, position?} waiting, loading, transcribing, thinking or answering
+    state {turn, state, position?} waiting, loading, transcribing, thinking, answering or
+                                   measuring
     hearing {on}                   hands-free: speech began, or ended
     partial {turn, text}           what was heard so far, perhaps all: the turn has not begun
     taken_back {turn}              it has not, for the speaker went on

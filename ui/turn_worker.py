@@ -190,7 +190,7 @@ class TurnWorker:
         self._turn = turn
         if self.stopped:  # it came before there was a turn to stop
             turn.stop()
-        self._session.set_state(self, "thinking")
+        self._session.set_state(self, "measuring")
         for event in turn:
             self._follow(event)
 

@@ -209,7 +209,7 @@ def test_speech_is_bounded_the_oldest_goes_first(monkeypatch: pytest.MonkeyPatch
     for number in range(4):
         speech = [np.zeros(1000, np.int16)]
         ledger.add(
-            ledgers.TurnRecord(number, "text", "q", "a", "complete", "", [], None, 16000, speech)
+            ledgers.TurnRecord(number, "text", "q", "a", "complete", "", [], None, None, speech)
         )
     assert [turn.speech_bytes for turn in ledger.turns] == [0, 0, 2000, 2000]
     assert len(ledger.session_json()) > 100

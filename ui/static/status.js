@@ -39,6 +39,7 @@ function describeStatus(state) {
   if (state.server === "loading") return say("thinking", "Loading the model…");
   if (state.server === "transcribing") return say("thinking", "Transcribing…");
   if (state.server === "thinking") return say("thinking", "Thinking…");
+  if (state.server === "measuring") return say("thinking", "Running the engines…");
   if (state.server === "answering") return say("answering", "Answering");
   if (MICROPHONE_FAULTS[state.microphone]) return say("off", MICROPHONE_FAULTS[state.microphone], true);
   if (state.note) return say(idle, state.note, true);

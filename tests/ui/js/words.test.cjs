@@ -27,6 +27,7 @@ for (const [state, name, text, fault] of [
   [{ ...open, server: "loading" }, "thinking", /Loading/, false],
   [{ ...open, server: "transcribing" }, "thinking", /Transcribing/, false],
   [{ ...open, server: "thinking" }, "thinking", /Thinking/, false],
+  [{ ...open, server: "measuring" }, "thinking", /engines/, false],
   [{ ...open, server: "answering" }, "answering", /Answering/, false],
   [{ ...open, note: "No speech was heard." }, "idle", /No speech/, true],
 ]) {

@@ -54,6 +54,8 @@ def test_every_answer_names_its_engine_and_its_figures(page: Page) -> None:
     wait_for_reply(page, REPLY)
     page.locator("#engine").get_by_text("Native").click()
     page.wait_for_function("document.querySelector('#notice').innerText.includes('Native')")
+    # Again is then on the engine that was left.
+    page.wait_for_function("document.querySelector('#again-on input').value === 'Kernel per op'")
     # The instruments go on saying whose figures they are.
     assert page.inner_text("[data-part=engine-name]") == "Kernel per op"
     ask(page, "And now?")
