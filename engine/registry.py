@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from dataclasses import dataclass
 from typing import cast
 
 from engine.base import DecodeEngine
 from engine.errors import UnpausedError
 from engine.models.base import Model
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,32 @@ class EngineEntry:
         if reason:
             raise UnpausedError(f"engine {self.name} is unavailable: {reason}")
         return cast(DecodeEngine, self._class()(model, threads))
+
+
+class BestEntry(EngineEntry):
+    """The first of several engines that runs here; `location` is their names, best first."""
+
+    def unavailable(self) -> str | None:
+        """Why none of them can run."""
+        reasons = [f"{entry.name}: {entry.unavailable()}" for entry in self._entries()]
+        available = any(entry.unavailable() is None for entry in self._entries())
+        return None if available else "; ".join(reasons)
+
+    def build(self, model: Model, threads: int | None = None) -> DecodeEngine:
+        """The best engine that takes `model`, and a line in the log that says which, and why."""
+        refusals = []
+        for entry in self._entries():
+            try:
+                engine = entry.build(model, threads)
+            except UnpausedError as error:
+                refusals.append(str(error))
+                continue
+            _log.warning("engine %s: %s", self.name, "; ".join([*refusals, f"so {engine.name}"]))
+            return engine
+        raise UnpausedError(f"no {self.name} engine runs here: {'; '.join(refusals)}")
+
+    def _entries(self) -> list[EngineEntry]:
+        return [ENGINES[name] for name in self.location.split(",")]
 
 
 ENGINES: dict[str, EngineEntry] = {
@@ -70,13 +99,30 @@ ENGINES: dict[str, EngineEntry] = {
             "Triton, one launch per reply",
             "engine.persistent_triton:PersistentTritonEngine",
         ),
+        EngineEntry(
+            "persistent-tape",
+            "Persistent kernel, at the memory's speed",
+            "CUDA, one launch per reply, weights streamed without a pause",
+            "engine.persistent_tape:PersistentTapeEngine",
+        ),
     )
 }
 DEFAULT_ENGINE = "eager"
+PERSISTENT = BestEntry(
+    "persistent",
+    "Persistent",
+    "the best resident engine of this machine",
+    "persistent-tape,persistent-triton,persistent-cpu",
+)
 
 
 def engine_entry(name: str) -> EngineEntry:
-    """The entry called `name`, or `UnpausedError` with the known names."""
+    """The entry called `name`, or `UnpausedError` with the known names.
+
+    "persistent" is whichever persistent engine runs best here.
+    """
+    if name == PERSISTENT.name:
+        return PERSISTENT
     if name not in ENGINES:
         raise UnpausedError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}")
     return ENGINES[name]

@@ -34,7 +34,7 @@ def measure(
 ) -> StageProfile:
     """`SelfMeasuring.measure_stages` of the tape engine."""
     kernel = engine.kernel
-    twin = type(engine)(engine.model, width=kernel.width, choices=kernel.choices, measure=True)
+    twin = type(engine)(engine.model, choices=kernel.choices, measure=True)
     try:
         if len(token_ids) > 1:
             twin.prefill(cache, token_ids[:-1])

@@ -1,0 +1,181 @@
+"""The persistent engine at the memory ceiling: weights on tapes, one CUDA kernel for a reply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine import mailbox as mb
+from engine.anatomy import StageProfile
+from engine.eager import check_prompt
+from engine.errors import UnpausedError
+from engine.gpu import check_gpu_cache, gpu_reason, told_plainly
+from engine.kv_cache import KVCache
+from engine.models.base import Model
+from engine.resident import Ownership, ResidentRun
+from engine.resident_gpu import GpuResident
+from engine.sampling import SamplingParams
+from engine.triton_engine import scratch_bytes
+
+if TYPE_CHECKING:
+    from kernels.tape import Choices, TapeKernel
+
+_IN_KERNEL = 64  # the longest prompt that does not go through the eager engine's layers
+
+
+class PersistentTapeEngine:
+    """Layers, LM head, sampling and the decision to stop in one kernel that stays.
+
+    A second copy of the weights lies on tapes in the order of consumption. All but the last token
+    of a prompt go through the eager engine's layers, which share the cache; with `width` above 1
+    up to 64 go through the same kernel compiled for passes of as many tokens (or as fit), each
+    for the cost of one. One reply at a time. bfloat16 only.
+    """
+
+    name = "persistent-tape"
+
+    def __init__(
+        self,
+        model: Model,
+        threads: int | None = None,
+        choices: Choices | None = None,
+        measure: bool = False,
+        width: int = 1,
+    ) -> None:
+        from kernels.tape import TapeKernel, widest_pass
+
+        if model.device.type != "cuda":
+            raise UnpausedError(
+                f"{self.name} decodes on an NVIDIA GPU, but the model is on {model.device}"
+            )
+        if model.dtype != torch.bfloat16:
+            raise UnpausedError(f"{self.name} has no {model.dtype}: load the model in bfloat16")
+        self.model = model
+        self.weight_bytes_per_token = model.weight_bytes_per_token
+        self._ownership = Ownership(self.name)
+        needed = model.weight_bytes_per_token + scratch_bytes(model.config)
+        with told_plainly(self.name, model.config, needed):
+            self.kernel = TapeKernel(model, 1, choices, measure)
+            width = min(width, widest_pass(model.config, model.device))
+            wide = TapeKernel(model, width, choices, tape=self.kernel.tape) if width > 1 else None
+            self.resident = TapeResident(model, self.kernel, wide)
+            self._warm_up()
+
+    @staticmethod
+    def unavailable() -> str | None:
+        """No usable GPU, one older than Hopper, or no NVRTC."""
+        reason = gpu_reason()
+        if reason:
+            return reason
+        from kernels.tape_build import MIN_CAPABILITY, nvrtc_reason
+
+        capability = torch.cuda.get_device_capability()
+        if capability < MIN_CAPABILITY:
+            name = torch.cuda.get_device_name()
+            return f"{name} (sm_{capability[0]}{capability[1]}) is older than sm_90"
+        return nvrtc_reason()
+
+    def prefill(self, cache: KVCache, token_ids: Sequence[int]) -> None:
+        cache.require(len(token_ids))
+        check_gpu_cache(self.name, self.model, cache)
+        if token_ids:
+            check_prompt(self.model, cache, token_ids)
+            self._ownership.check_free()
+            self.resident.prefill(cache, token_ids)
+
+    def decode(
+        self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams
+    ) -> ResidentRun:
+        check_prompt(self.model, cache, token_ids)
+        check_gpu_cache(self.name, self.model, cache)
+        self._ownership.check_free()
+        return ResidentRun(self.resident, self._ownership, cache, token_ids, params)
+
+    def logits(self, cache: KVCache, token_ids: Sequence[int]) -> torch.Tensor:
+        """Append `token_ids` one by one; float32 logits [len(token_ids), vocab]."""
+        cache.require(len(token_ids))
+        rows, one = [], SamplingParams(max_tokens=1)
+        for token_id in token_ids:
+            list(self.decode(cache, [token_id], one))
+            rows.append(self.kernel.logits.clone())  # the next step overwrites it
+        return torch.stack(rows)
+
+    def measure_stages(
+        self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams
+    ) -> StageProfile:
+        from engine.tape_stages import measure
+
+        check_prompt(self.model, cache, token_ids)
+        return measure(self, cache, token_ids, params)
+
+    def close(self) -> None:
+        """End a reply that is under way and wait for the kernel, bounded. Idempotent."""
+        self._ownership.closed = True
+        self.resident.stop()
+
+    def _warm_up(self) -> None:
+        """Load everything a reply touches: a module loaded later would wait for the kernel."""
+        penalised = SamplingParams(max_tokens=2, temperature=1.0, top_k=2, repetition_penalty=2)
+        for length in (2, _IN_KERNEL + 1):
+            prompt = [0] * min(length, self.model.config.max_positions - 2)
+            list(self.decode(self.model.new_cache(len(prompt) + 2), prompt, penalised))
+
+
+class TapeResident(GpuResident):
+    """The tape kernel as a resident engine; `wide` takes what a short prompt has before its last
+    token, in a launch of its own that the reply's launch follows without the host.
+    """
+
+    def __init__(self, model: Model, kernel: TapeKernel, wide: TapeKernel | None) -> None:
+        super().__init__(model, kernel.launch, kernel.seen)
+        self._kernel, self._wide = kernel, wide
+        self._early = torch.zeros(mb.WORDS, dtype=torch.int64, pin_memory=True)
+        self._early_run = torch.zeros(mb.WORDS, dtype=torch.int64, device=model.device)
+
+    def start(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams | None) -> int:
+        """Launch on the last token, behind whatever takes the others."""
+        assert params is not None, "a prefill needs no kernel"
+        self.wait_idle()
+        for word, kernel in ((self.words, self._kernel), (self._early.numpy(), self._wide)):
+            if word[mb.FAULT] and kernel is not None:
+                kernel.clear()
+        before, early = cache.length, list(token_ids[:-1])
+        self._early[mb.FAULT] = 0
+        if early and self._wide is not None and len(early) <= _IN_KERNEL:
+            self._feed(self._wide, cache, early)
+        elif early:
+            self._prompts.prefill(cache, early)
+        self._kernel.prompt[:1].copy_(torch.tensor([int(token_ids[-1])]))
+        self.words[mb.PROMPT_TOKENS] = 1
+        self._set_run(cache, int(token_ids[-1]), params)
+        cache.truncate(before)  # whoever reads the run keeps the list
+        self.words[mb.FED] = len(early)
+        return self._ring_doorbell()
+
+    def raise_fault(self) -> None:
+        """Also of the launch before."""
+        if self._early[mb.FAULT] and not self.words[mb.FAULT]:
+            self.words[mb.FAULT] = int(self._early[mb.FAULT])
+        super().raise_fault()
+
+    def _feed(self, kernel: TapeKernel, cache: KVCache, token_ids: list[int]) -> None:
+        """Append keys and values of `token_ids` with the wide kernel; does not wait for it."""
+        words = {
+            mb.TIMEOUT_NS: int(self.words[mb.TIMEOUT_NS]),
+            mb.PROMPT_TOKENS: len(token_ids),
+            mb.START: cache.length,
+            mb.CAPACITY: cache.max_positions,
+            mb.KEYS: cache.k.data_ptr(),
+            mb.VALUES: cache.v.data_ptr(),
+            mb.DOORBELL: 1,
+        }
+        self._early.zero_()
+        for word, value in words.items():
+            self._early[word] = value
+        kernel.prompt[: len(token_ids)].copy_(torch.tensor(token_ids))
+        self._early_run.copy_(self._early)
+        slots = torch.from_numpy(self.mailbox.slots)  # nothing is sampled
+        kernel.launch(self._early, slots, self._early_run, self.numbers)
+        cache.token_ids.extend(token_ids)

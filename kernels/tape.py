@@ -1,0 +1,201 @@
+"""The tape kernel bound to a model: its tapes, its buffers, its launch.
+
+`TapeKernel` is what engine/persistent_tape.py drives; the kernel itself is tape.cu. Everything is
+allocated and loaded here: a launch touches nothing that could wait for a kernel in flight.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from engine.errors import UnpausedError
+from engine.models.base import Model, ModelConfig
+from engine.models.rope import rope_table
+from kernels import tape_build as build
+from kernels.tape_pack import pack
+from kernels.tape_plan import KV_SLOTS, Memory, Plan
+
+THREADS = 384
+CANDIDATE_WORDS, DIGIT_WORDS = 6, 18
+MARKS = 5
+_STAGE_MARKS = 7  # stages of a layer that are traced
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What may be tuned. `in_flight`: copies under way at a time, of 16 KB each.
+
+    `split_tiles`: tiles of 16 positions that one block attends to as long as blocks are left.
+    """
+
+    in_flight: int = 3
+    split_tiles: int = KV_SLOTS
+
+
+class TapeKernel:
+    """One model's tape on its GPU. `width`: the most tokens of a pass, at most 8.
+
+    `tape`: that of another kernel of the same model, to share it. `logits`: float32 [vocab], of
+    the last token sampled. `seen`: int8 [vocab], what a repetition penalty applies to. `prompt`:
+    int64 [positions], the tokens to feed first.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        width: int = 1,
+        choices: Choices | None = None,
+        measure: bool = False,
+        tape: torch.Tensor | None = None,
+    ) -> None:
+        device, c = model.device, model.config
+        properties: Any = torch.cuda.get_device_properties(device)
+        self.model, self.width, self.choices = model, width, choices or Choices()
+        self.measure = measure
+        self.blocks = properties.multi_processor_count
+        self.plan = Plan.of(c, self.blocks)
+        self.memory = Memory.of(self.plan, width, properties.shared_memory_per_block_optin)
+        arch = build.architecture((properties.major, properties.minor))
+        code = build.compiled(build.macros(c, width, measure), arch, properties.name)
+        torch.cuda.current_stream(device)  # the context that the module is loaded into
+        self._function = _load(code, self.memory.size)
+        self._tensors = self._allocate()
+        self.tape = pack(model, self.plan) if tape is None else tape
+        self.logits = self._tensors["logits"]
+        self.seen = self._tensors["seen"]
+        self.prompt = self._tensors["prompt"]
+        self.trace = self._tensors["trace"]
+        self.trace_pass = -1
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Read from the tapes for one token, padding included."""
+        return self.plan.tape_bytes_per_token
+
+    def launch(
+        self, words: torch.Tensor, slots: torch.Tensor, run: torch.Tensor, numbers: torch.Tensor
+    ) -> None:
+        """Start the kernel on the current stream; see `engine.resident_gpu.GpuResident`."""
+        # What not every pass writes: a part is there when the history is long enough for it.
+        self._tensors["parts"].zero_()
+        if self.width > 1:  # tokens that narrower passes leave alone
+            self.clear()
+        self._tensors["state"][0] = 0
+        params = self._params(words, slots, run, numbers)
+        pointer = (ctypes.c_void_p * 1)(params.ctypes.data)
+        _call(
+            "cuLaunchCooperativeKernel", self._function, self.blocks, 1, 1, THREADS, 1, 1,
+            self.memory.size, torch.cuda.current_stream().cuda_stream, ctypes.addressof(pointer),
+        )  # fmt: skip
+
+    def clear(self) -> None:
+        """Forget what a run left in the exchanges; needed after one that did not end well."""
+        for name in _EXCHANGES:
+            self._tensors[name].zero_()
+
+    def timeline(self) -> np.ndarray:
+        """int64 [blocks, stages, MARKS] of the traced pass; see tape_step.cuh."""
+        return self.trace.view(self.blocks, -1, MARKS).cpu().numpy()
+
+    def _allocate(self) -> dict[str, torch.Tensor]:
+        c, plan, width = self.model.config, self.plan, self.width
+        device, w = self.model.device, self.model.weights
+
+        def words(count: int) -> torch.Tensor:
+            return torch.zeros(count, dtype=torch.int64, device=device)
+
+        cos, sin = rope_table(c, c.max_positions, torch.float32, device)
+        half = c.head_dim // 2
+        stages = _STAGE_MARKS * c.layers + 1
+        plan_rows = [share.row_of() for share in plan.shares]
+        return {
+            "turns": torch.stack((cos[:, :half], sin[:, :half]), dim=-1).contiguous(),
+            "plan": torch.tensor(plan_rows, dtype=torch.int32).to(device),
+            "qkv": words(width * c.qkv_size // 2),
+            "parts": words(width * c.heads * plan.splits * c.head_dim // 2),
+            "tops": words(width * c.heads * plan.splits * 2),
+            "attended": words(width * c.q_size // 2),
+            "middle": words(width * c.hidden // 2),
+            "slices": words(width * plan.sources * c.hidden // 2),
+            "next": words(width * c.hidden // 2),
+            "candidates": words(2 * self.blocks * CANDIDATE_WORDS),
+            "digits": words(2 * self.blocks * DIGIT_WORDS),
+            "logits": torch.zeros(c.vocab, dtype=torch.float32, device=device),
+            "seen": torch.zeros(c.vocab, dtype=torch.int8, device=device),
+            "prompt": words(c.max_positions),
+            "state": torch.tensor([0, 1], dtype=torch.int32).to(device),
+            "trace": words(self.blocks * stages * MARKS if self.measure else 1),
+            "none": w.embed,
+        }
+
+    def _params(
+        self, words: torch.Tensor, slots: torch.Tensor, run: torch.Tensor, numbers: torch.Tensor
+    ) -> np.ndarray:
+        """The kernel's `Params`: int64s in its order."""
+        w, t, m, plan = self.model.weights, self._tensors, self.memory, self.plan
+        optional = [w.embed if x is None else x for x in (w.qkv_bias, w.q_norm, w.k_norm)]
+        tensors = [w.embed, w.attn_norm, w.mlp_norm, w.norm, *optional, t["turns"], t["plan"]]
+        tensors += [t[name] for name in _EXCHANGES]
+        tensors += [t["logits"], t["seen"], words, slots, run, numbers]
+        tensors += [t["prompt"], t["state"], t["trace"]]
+        values = [self.tape.data_ptr(), plan.tape_stride, *(x.data_ptr() for x in tensors)]
+        values += [
+            self.width, m.ring_slots, min(self.choices.in_flight, m.ring_slots - 1),
+            plan.splits, self.choices.split_tiles, plan.sources, self.trace_pass,
+        ]  # fmt: skip
+        return np.array(values + m.offsets(), dtype=np.int64)
+
+
+_EXCHANGES = (
+    "qkv", "parts", "tops", "attended", "middle", "slices", "next", "candidates", "digits",
+)  # fmt: skip
+
+
+def widest_pass(config: ModelConfig, device: torch.device) -> int:
+    """The most tokens of a pass whose activations fit beside the ring: 8, 4, 2 or 1."""
+    properties: Any = torch.cuda.get_device_properties(device)
+    plan = Plan.of(config, properties.multi_processor_count)
+    for width in (8, 4, 2):
+        with suppress(UnpausedError):
+            Memory.of(plan, width, properties.shared_memory_per_block_optin)
+            return width
+    return 1
+
+
+def _call(name: str, *arguments: Any) -> Any:
+    from cuda.bindings import driver
+
+    error, *results = getattr(driver, name)(*arguments)
+    if int(error):
+        raise UnpausedError(f"the CUDA driver refused the tape kernel: {name} says {error.name}")
+    return results[0] if len(results) == 1 else results
+
+
+def _load(code: bytes, dynamic_bytes: int) -> Any:
+    """The kernel's function, allowed its shared memory, and known to fit."""
+    from cuda.bindings import driver
+
+    try:
+        module = _call("cuModuleLoadData", code)
+    except UnpausedError as error:
+        version = _call("cuDriverGetVersion")
+        raise UnpausedError(
+            f"{error}; the driver knows CUDA {version // 1000}.{version % 1000 // 10} and NVRTC is "
+            f"{'.'.join(map(str, build.nvrtc_version()))}: use a driver at least as new"
+        ) from error
+    function = _call("cuModuleGetFunction", module, b"tape_decode")
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    _call("cuFuncSetAttribute", function, attribute, dynamic_bytes)
+    fitting = _call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, THREADS, dynamic_bytes)
+    if fitting < 1:
+        raise UnpausedError(
+            f"a block of the tape kernel ({THREADS} threads, {dynamic_bytes} bytes of shared "
+            "memory) does not fit on a multiprocessor of this GPU: use another engine"
+        )
+    return function

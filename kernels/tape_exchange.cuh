@@ -1,0 +1,199 @@
+// Data that carry their own epoch, and waits that end.
+//
+// A word is 64 bits: a value and the epoch it belongs to, written at once. Readers poll the word
+// itself, so an exchange costs one store and one load, without fence, flag or barrier (the idea of
+// NCCL's LL protocol). An epoch is used once for each buffer; a word is overwritten only by
+// somebody who depends, through other words, on everybody who had to read it.
+#pragma once
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using i64 = long long;
+
+#ifndef POLL_NS
+#define POLL_NS 0
+#endif
+#ifndef POLL_ONE
+#define POLL_ONE 0
+#endif
+
+constexpr int CONSUMERS = 256;  // threads that compute
+constexpr int WARPS = CONSUMERS / 32;
+constexpr int MAX_WIDTH = WIDTH;  // tokens of a pass
+
+__device__ __forceinline__ u64 device_ns() {
+    u64 now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
+__device__ __forceinline__ u32 shared_address(const void* p) {
+    return static_cast<u32>(__cvta_generic_to_shared(p));
+}
+
+// All threads that compute, and only they.
+__device__ __forceinline__ void sync_consumers() {
+    asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory");
+}
+
+// A number that an exchange's words carry: in full, and as 16 bits that are never 0, which is what
+// cleared words hold.
+struct Epoch {
+    u32 full, tag;
+
+    __device__ __forceinline__ static Epoch of(u32 number) { return {number, number % 65535 + 1}; }
+    __device__ __forceinline__ Epoch next() const {
+        return {full + 1, tag == 65535 ? 1 : tag + 1};
+    }
+};
+
+__device__ __forceinline__ u64 word_of(float value, u32 epoch) {
+    return static_cast<u64>(epoch) << 32 | __float_as_uint(value);
+}
+
+__device__ __forceinline__ void put_pair(u64* to, float first, float second, Epoch epoch) {
+    asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(to),
+                 "l"(word_of(first, epoch.full)), "l"(word_of(second, epoch.full))
+                 : "memory");
+}
+
+struct Pair {
+    u64 first, second;
+
+    __device__ __forceinline__ bool is(Epoch epoch) const {
+        return static_cast<u32>(first >> 32) == epoch.full &&
+               static_cast<u32>(second >> 32) == epoch.full;
+    }
+    __device__ __forceinline__ float a() const { return __uint_as_float(static_cast<u32>(first)); }
+    __device__ __forceinline__ float b() const { return __uint_as_float(static_cast<u32>(second)); }
+};
+
+__device__ __forceinline__ void peek(const u64* from, Pair& pair) {
+    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
+                 : "=l"(pair.first), "=l"(pair.second)
+                 : "l"(from)
+                 : "memory");
+}
+
+// Four values in one 128-bit word: 28 bits of each and 16 of the epoch. What is cut off is less than
+// what the tensor cores' operands can hold (tape_matvec.cuh), and half the traffic is saved: under a
+// full stream of weights, the volume of an exchange is most of its time. Such words are written by
+// every pass, so the only other epoch that one can have is the last.
+struct Quad {
+    u64 low, high;
+
+    __device__ __forceinline__ static Quad of(float a, float b, float c, float d, Epoch epoch) {
+        return {pack(a, b, epoch.tag & 255), pack(c, d, epoch.tag >> 8)};
+    }
+    __device__ __forceinline__ bool is(Epoch epoch) const {
+        return ((low >> 56) | (high >> 56) << 8) == epoch.tag;
+    }
+    __device__ __forceinline__ float4 values() const {
+        return {first(low), second(low), first(high), second(high)};
+    }
+
+  private:
+    __device__ __forceinline__ static u64 pack(float a, float b, u32 tag) {
+        return static_cast<u64>(__float_as_uint(a) >> 4) |
+               static_cast<u64>(__float_as_uint(b) >> 4) << 28 |
+               static_cast<u64>(tag) << 56;
+    }
+    __device__ __forceinline__ static float first(u64 half) {
+        return __uint_as_float(static_cast<u32>(half) << 4);
+    }
+    __device__ __forceinline__ static float second(u64 half) {
+        return __uint_as_float(static_cast<u32>(half >> 28) << 4);
+    }
+};
+
+__device__ __forceinline__ void peek(const Quad* from, Quad& quad) {
+    asm volatile(
+        "{ .reg .b128 q;\n"
+        "ld.relaxed.gpu.global.b128 q, [%2];\n"
+        "mov.b128 {%0, %1}, q; }"
+        : "=l"(quad.low), "=l"(quad.high)
+        : "l"(from)
+        : "memory");
+}
+
+__device__ __forceinline__ void put(
+    Quad* to, float a, float b, float c, float d, Epoch epoch) {
+    const Quad quad = Quad::of(a, b, c, d, epoch);
+    asm volatile(
+        "{ .reg .b128 q;\n"
+        "mov.b128 q, {%1, %2};\n"
+        "st.relaxed.gpu.global.b128 [%0], q; }" ::"l"(to),
+        "l"(quad.low), "l"(quad.high)
+        : "memory");
+}
+
+// Where a wait is, for the message when it is in vain. Names and order: kernels/stages.py.
+enum Stage { EMBED, QKV, ROPE, ATTENTION, OUTPUT, GATE_UP, DOWN, HEAD, SAMPLE };
+
+// What every wait needs to end in any case; in shared memory.
+struct Bounds {
+    int dead;    // of this block: nobody waits for anything any more
+    int layer, token;
+    u32* abort;  // of all blocks
+    i64* fault;  // the host's word
+    u64 timeout_ns;
+
+    __device__ __forceinline__ bool is_dead() const {
+        return *const_cast<const volatile int*>(&dead) != 0;
+    }
+
+    // Whether a wait that began at `since` (0: now) is in vain. Out of line: code that hardly ever
+    // runs should not push the code that does out of the instruction cache.
+    __device__ __noinline__ bool give_up(u64 since, int stage) {
+        if (is_dead()) return true;
+        const bool others_gave_up = *reinterpret_cast<volatile u32*>(abort) != 0;
+        if (!others_gave_up && device_ns() - since <= timeout_ns) return false;
+        *const_cast<volatile int*>(&dead) = 1;
+        if (atomicCAS(abort, 0u, 1u) == 0u) {
+            const i64 word = ((static_cast<i64>(token) << 16 | layer) << 8) | (stage + 1);
+            asm volatile("st.relaxed.sys.global.b64 [%0], %1;" ::"l"(fault), "l"(word) : "memory");
+        }
+        return true;
+    }
+};
+
+struct Patience {
+    u64 since = 0;
+    u32 tries = 0;
+
+    __device__ __forceinline__ bool over(Bounds& bounds, int stage) {
+        if ((++tries & 255) != 0) return false;
+        if (since == 0) since = device_ns();
+        return bounds.give_up(since, stage);
+    }
+};
+
+// N words at once: every load is under way before the first is looked at; late ones are repeated.
+template <int N, class Word, class Source>
+__device__ __forceinline__ void take(
+    const Source* const (&from)[N], const bool (&wanted)[N], Word (&got)[N], Epoch epoch,
+    Bounds& bounds, int stage) {
+    Patience patience;
+    bool missing;
+#if POLL_ONE
+    if (N > 1 && wanted[0]) {
+        peek(from[0], got[0]);
+        while (!got[0].is(epoch) && !patience.over(bounds, stage)) peek(from[0], got[0]);
+    }
+#endif
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (wanted[i]) peek(from[i], got[i]);
+    do {
+        missing = false;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (wanted[i] && !got[i].is(epoch)) {
+                if (POLL_NS > 0) __nanosleep(POLL_NS);
+                peek(from[i], got[i]);
+                missing = true;
+            }
+    } while (missing && !patience.over(bounds, stage));
+}

@@ -1,0 +1,269 @@
+// Weights times activations on tensor cores, straight from the ring.
+//
+// The product is computed transposed: activations are the 16 rows of mma.m16n8k16's A, weights its
+// B. A row of A is one bfloat16 half of one token's activations: row t holds what rounds off, row
+// t + 8 the rest, so that eight tokens go through with the precision of 16 bits of mantissa at the
+// cost of one, and both halves of a result lie in one thread. Eight weight rows are a unit.
+#pragma once
+#include "tape_ring.cuh"
+
+__device__ __forceinline__ void mma(float (&c)[4], const uint4& a, u32 b0, u32 b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ float from_bf16(u16 bits) {
+    return __uint_as_float(static_cast<u32>(bits) << 16);
+}
+__device__ __forceinline__ float low_bf16(u32 pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high_bf16(u32 pair) {
+    return __uint_as_float(pair & 0xffff0000u);
+}
+
+__device__ __forceinline__ u32 to_bf16_pair(float low, float high) {
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+// Two neighbouring values as what bfloat16 holds of them, and as what it leaves.
+__device__ __forceinline__ uint2 halves_of(float first, float second) {
+    const u32 top = to_bf16_pair(first, second);
+    return {top, to_bf16_pair(first - low_bf16(top), second - high_bf16(top))};
+}
+
+// Activations in shared memory lie as A's fragments: 64 bytes for 16 columns of one token.
+__device__ __forceinline__ int fragment_offset(int column, int token, int width) {
+    const int within = column & 15;
+    return ((column >> 4) * width + token) * 64 + ((within & 7) >> 1) * 16 + (within >> 3) * 8;
+}
+
+__device__ __forceinline__ uint4 load_shared(u32 address) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(address));
+    return v;
+}
+
+// Zeros unless `wanted`, without a branch.
+__device__ __forceinline__ uint4 load_shared_if(u32 address, bool wanted) {
+    uint4 v;
+    asm volatile(
+        "{ .reg .pred p;\n"
+        "setp.ne.u32 p, %5, 0;\n"
+        "mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;\n"
+        "@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "r"(address), "r"(static_cast<u32>(wanted)));
+    return v;
+}
+
+// Columns of the activations as one operand A, for two blocks of 32 columns.
+//
+// With several tokens each product has an operand of its own, token by token in A's rows. A single
+// token leaves seven of eight rows free, so they hold the next columns: rows 0 to 3 are four
+// k-steps, one load feeds four products, and of product j only row j counts.
+struct Operand {
+    u32 address;
+    int step;  // bytes of 16 columns
+    bool fed;
+
+    __device__ __forceinline__ Operand(const u8* activations, int width, int lane)
+        : address(shared_address(activations)), step(width * 64), fed(true) {
+        if (WIDTH == 1) {
+            address += (lane & 7) * 16;
+            fed = lane < 16;
+        } else {
+            address += (lane >> 2) * 64 + (lane & 3) * 16;
+            fed = (lane >> 2) < width;
+        }
+    }
+    // Operands of the k-steps of blocks `block` and `other`.
+    __device__ __forceinline__ void load(int block, int other, int lane, uint4 (&to)[4]) const {
+        if (WIDTH == 1) {
+            to[0] = load_shared_if(address + (lane < 8 ? block : other) * 128, fed);
+            to[1] = to[2] = to[3] = to[0];
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                to[i] = load_shared_if(address + ((i < 2 ? block : other) * 2 + (i & 1)) * step,
+                                       fed);
+        }
+    }
+    __device__ __forceinline__ uint4 slice(int number, int lane) const {
+        return WIDTH == 1 ? load_shared_if(address + number * 64, lane < 4)
+                          : load_shared_if(address + number * step, fed);
+    }
+};
+
+// The four products' sums of one unit.
+struct UnitSums {
+    float of[4][4];
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) of[i][j] = 0.0f;
+    }
+    // Rows 2q and 2q + 1 of the unit for the token of this lane; valid where `fed`.
+    __device__ __forceinline__ float2 total(int lane) const {
+        float2 part[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) part[i] = {of[i][0] + of[i][2], of[i][1] + of[i][3]};
+        if (WIDTH > 1)
+            return {part[0].x + part[1].x + (part[2].x + part[3].x),
+                    part[0].y + part[1].y + (part[2].y + part[3].y)};
+        const bool odd = lane & 4, high = lane & 8;
+        float2 mine = {high ? (odd ? part[3].x : part[2].x) : (odd ? part[1].x : part[0].x),
+                       high ? (odd ? part[3].y : part[2].y) : (odd ? part[1].y : part[0].y)};
+#pragma unroll
+        for (int mask = 4; mask <= 8; mask <<= 1) {
+            mine.x += __shfl_xor_sync(~0u, mine.x, mask);
+            mine.y += __shfl_xor_sync(~0u, mine.y, mask);
+        }
+        return mine;
+    }
+};
+
+constexpr int SLOT_BLOCKS = SLOT_ROWS * WARPS;
+// Every stage begins a slot, and every unit is whole slots.
+constexpr bool ALIGNED = HIDDEN % (32 * SLOT_BLOCKS) == 0 &&
+                         (HEADS * HEAD_DIM) % (32 * SLOT_BLOCKS) == 0;
+
+// Rows of the tape, each a block of 8 weight rows by 32 columns for every warp. The blocks of a
+// unit follow each other, dealt to the warps in turn; every warp leaves its partial sum of every
+// unit in `sums` [units][width][8]. `units` (but for a stage's last chunk a multiple of 8) have
+// BLOCKS blocks each. What pads the last row is zero.
+template <int BLOCKS>
+__device__ __forceinline__ void multiply_units(
+    Ring& ring, int units, const u8* activations, int width, float* sums, int warp, int lane,
+    Bounds& bounds, int stage) {
+    const Operand operand(activations, width, lane);
+    const int token = WIDTH == 1 ? 0 : lane >> 2;
+    const bool writes = WIDTH == 1 ? lane < 4 : operand.fed;
+    float2* to = reinterpret_cast<float2*>(sums + token * 8 + (lane & 3) * 2);
+    UnitSums sum;
+    sum.clear();
+    auto close = [&] {
+        const float2 total = sum.total(lane);
+        if (writes) *to = total;
+        to += width * 4;
+        sum.clear();
+    };
+    if constexpr (ALIGNED) {
+#pragma unroll 1
+        for (int unit = 0; unit < units; unit++) {
+#pragma unroll 1
+            for (int block = warp; block < BLOCKS; block += SLOT_BLOCKS) {
+                ring.await_slot(bounds, stage);
+                const u32 from = shared_address(ring.here()) + warp * BLOCK_BYTES + lane * 16;
+                uint4 weights[SLOT_ROWS], near[4], far[4];
+#pragma unroll
+                for (int i = 0; i < SLOT_ROWS; i++) weights[i] = load_shared(from + i * ROW_BYTES);
+                operand.load(block, block + WARPS, lane, near);
+                operand.load(block + 2 * WARPS, block + 3 * WARPS, lane, far);
+#pragma unroll
+                for (int i = 0; i < SLOT_ROWS; i++) {
+                    const uint4(&columns)[4] = i < 2 ? near : far;
+                    const int at = (i & 1) * 2;
+                    mma(sum.of[at], columns[at], weights[i].x, weights[i].y);
+                    mma(sum.of[at + 1], columns[at + 1], weights[i].z, weights[i].w);
+                }
+                ring.advance(SLOT_ROWS, lane);
+            }
+            close();
+        }
+    } else {
+        int rows = (units * BLOCKS + WARPS - 1) / WARPS, block = warp, unit = 0, open = 0;
+        while (block >= BLOCKS) block -= BLOCKS, unit++;
+#pragma unroll 1
+        while (rows > 0) {
+            if (ring.row == 0) ring.await_slot(bounds, stage);
+            const int count = min(SLOT_ROWS - ring.row, rows);
+            const u32 from = shared_address(ring.here()) + warp * BLOCK_BYTES + lane * 16;
+            uint4 weights[SLOT_ROWS], columns[2][4];
+            int owner[SLOT_ROWS], at[SLOT_ROWS];
+#pragma unroll
+            for (int i = 0; i < SLOT_ROWS; i++) {
+                owner[i] = min(unit, units);
+                at[i] = block;
+                // Past the stage's end lies the next one's beginning, or an older slot: unused.
+                weights[i] = load_shared(from + (i < count ? i : 0) * ROW_BYTES);
+                if (i < count) {
+                    block += WARPS;
+                    while (block >= BLOCKS) block -= BLOCKS, unit++;
+                }
+            }
+            operand.load(at[0], at[1], lane, columns[0]);
+            operand.load(at[2], at[3], lane, columns[1]);
+#pragma unroll
+            for (int i = 0; i < SLOT_ROWS; i++)
+                if (i < count) {
+                    while (open < owner[i]) close(), open++;
+                    const int j = (i & 1) * 2;
+                    mma(sum.of[j], columns[i / 2][j], weights[i].x, weights[i].y);
+                    mma(sum.of[j + 1], columns[i / 2][j + 1], weights[i].z, weights[i].w);
+                }
+            rows -= count;
+            ring.advance(count, lane);
+        }
+        while (open < units) close(), open++;
+    }
+}
+
+// Rows of the tape, each a block of 16 weight rows by 16 columns for every warp: the columns of
+// this block's own activations, all weight rows. A warp has `slices` blocks of a group of 16 rows
+// one after another and hands the group's sums to `done(group, upper, lower)`: rows 2q and 2q + 1
+// of the first and of the last eight, for the token lane / 4.
+template <class Done>
+__device__ __forceinline__ void multiply_slices(
+    Ring& ring, int super_groups, int slices, const u8* activations, int width, int warp, int lane,
+    Bounds& bounds, int stage, Done done) {
+    Operand operand(activations, width, lane);
+    if (WIDTH == 1) operand.address = shared_address(activations) + (lane & 3) * 16;
+    int rows = super_groups * slices, slice = 0, group = warp;
+    float upper[4] = {}, lower[4] = {};
+#pragma unroll 1
+    while (rows > 0) {
+        if (ring.row == 0) ring.await_slot(bounds, stage);
+        const int count = min(SLOT_ROWS - ring.row, rows);
+        const u32 from = shared_address(ring.here()) + warp * BLOCK_BYTES + lane * 16;
+        uint4 weights[SLOT_ROWS];
+#pragma unroll
+        for (int i = 0; i < SLOT_ROWS; i++)
+            weights[i] = load_shared(from + (i < count ? i : 0) * ROW_BYTES);
+#pragma unroll
+        for (int i = 0; i < SLOT_ROWS; i++)
+            if (i < count) {
+                const uint4 columns = operand.slice(slice, lane);
+                mma(upper, columns, weights[i].x, weights[i].y);
+                mma(lower, columns, weights[i].z, weights[i].w);
+                if (++slice == slices) {
+                    done(group, float2{upper[0] + upper[2], upper[1] + upper[3]},
+                         float2{lower[0] + lower[2], lower[1] + lower[3]});
+#pragma unroll
+                    for (int j = 0; j < 4; j++) upper[j] = lower[j] = 0.0f;
+                    slice = 0;
+                    group += WARPS;
+                }
+            }
+        rows -= count;
+        ring.advance(count, lane);
+    }
+}
+
+// Four neighbouring rows of the partial sums of all warps, in their order.
+__device__ __forceinline__ float4 sum_of_warps(const float* sums, int stride, int index) {
+    float4 total = {};
+#pragma unroll
+    for (int warp = 0; warp < WARPS; warp++) {
+        const float4 part = *reinterpret_cast<const float4*>(sums + warp * stride + index);
+        total = {total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w};
+    }
+    return total;
+}

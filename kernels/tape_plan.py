@@ -1,0 +1,221 @@
+"""Who does what in the tape kernel, as data: each block's share of every stage, and its memory.
+
+Units are the least that a block can have of a stage: eight rows of a matrix; sixteen columns of the
+MLP (their gate, up and down weights); eight words of attention's result. Rows are split so that
+every block gets the same bytes as nearly as units allow; who gets one more of one kind gets one
+less of another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, fields, replace
+
+from engine.errors import UnpausedError
+from engine.models.base import ModelConfig
+
+WARPS = 8  # that compute
+UNIT = 8  # weight rows
+SLICE = 16  # MLP columns
+BLOCK_COLUMNS = 32
+BLOCK_BYTES = 512
+ROW_BYTES = BLOCK_BYTES * WARPS
+SLOT_BYTES = 4 * ROW_BYTES
+MAX_WIDTH = 8  # tokens of a pass
+MAX_SLOTS = 16
+MAX_SPLITS = 64
+KV_SLOTS = 4  # tiles of keys and values that a block copies ahead
+STATIC_BYTES = 6144  # of shared memory, for barriers and small tables; an upper bound
+_TILE = 16  # positions
+_MIN_SLOTS = 3
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+def padded(columns: int) -> int:
+    """Columns of a matrix on the tape."""
+    return ceil_div(columns, BLOCK_COLUMNS) * BLOCK_COLUMNS
+
+
+@dataclass(frozen=True)
+class Share:
+    """One block's share; the fields, in this order, are the kernel's `Share`. Counts in units."""
+
+    qkv_unit: int
+    qkv_units: int
+    out_unit: int
+    out_units: int
+    slice: int
+    slices: int
+    source: int  # number among the blocks that have columns of the MLP
+    head_unit: int
+    head_units: int
+    word: int
+    words: int
+    layer_slots: int = 0
+    head_slots: int = 0
+
+    def row_of(self) -> list[int]:
+        """As int32s, padded to 16."""
+        values = list(astuple(self))
+        return values + [0] * (16 - len(values))
+
+
+def _spread(units: int, blocks: int, extras_last: bool) -> list[tuple[int, int]]:
+    """(first, count) for every block; the odd ones go to the first blocks or to the last."""
+    each, odd = divmod(units, blocks)
+    counts = [each] * blocks
+    for i in range(odd):
+        counts[blocks - 1 - i if extras_last else i] += 1
+    firsts = [sum(counts[:i]) for i in range(blocks)]
+    return list(zip(firsts, counts, strict=True))
+
+
+def _rows(units: int, columns: int) -> int:
+    """Rows of the tape that `units` take, a block for each warp."""
+    return ceil_div(units * padded(columns) // BLOCK_COLUMNS, WARPS)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The shares of `blocks` blocks of a model."""
+
+    config: ModelConfig
+    shares: tuple[Share, ...]
+
+    @classmethod
+    def of(cls, config: ModelConfig, blocks: int) -> Plan:
+        """The plan, or `UnpausedError` for a shape that the kernel does not do."""
+        _check(config, blocks)
+        c = config
+        qkv = _spread(ceil_div(c.qkv_size, UNIT), blocks, True)
+        out = _spread(ceil_div(c.hidden, UNIT), blocks, True)
+        columns = _spread(ceil_div(c.intermediate, SLICE), blocks, False)
+        head = _spread(ceil_div(c.vocab, UNIT), blocks, False)
+        words = _spread(ceil_div(c.q_size, UNIT), blocks, True)
+        shares = []
+        for i in range(blocks):
+            share = Share(
+                qkv_unit=qkv[i][0], qkv_units=qkv[i][1], out_unit=out[i][0], out_units=out[i][1],
+                slice=columns[i][0], slices=columns[i][1], source=i,
+                head_unit=head[i][0], head_units=head[i][1],
+                word=words[i][0] * UNIT, words=words[i][1] * UNIT,
+            )  # fmt: skip
+            rows = cls.rows_of(c, share)
+            layers, last = ceil_div(c.layers * sum(rows[:4]), 4), ceil_div(rows[4], 4)
+            shares.append(replace(share, layer_slots=layers, head_slots=last))
+        return cls(config, tuple(shares))
+
+    @staticmethod
+    def rows_of(config: ModelConfig, share: Share) -> tuple[int, int, int, int, int]:
+        """Rows of the tape in a layer's QKV, output, gate/up, down, and in the head."""
+        c = config
+        return (
+            _rows(share.qkv_units, c.hidden),
+            _rows(share.out_units, c.q_size),
+            _rows(share.slices * 4, c.hidden),
+            super_groups(c) * share.slices,
+            _rows(share.head_units, c.hidden),
+        )
+
+    @property
+    def sources(self) -> int:
+        """Blocks that have columns of the MLP: the first ones."""
+        return sum(share.slices > 0 for share in self.shares)
+
+    @property
+    def tape_stride(self) -> int:
+        """Bytes from one block's tape to the next."""
+        return max(s.layer_slots + s.head_slots for s in self.shares) * SLOT_BYTES
+
+    @property
+    def splits(self) -> int:
+        """Parts that a key head's history can be divided into."""
+        return min(len(self.shares) // self.config.kv_heads, MAX_SPLITS)
+
+    @property
+    def tape_bytes_per_token(self) -> int:
+        """What all blocks read from their tapes for one token, padding included."""
+        return sum(s.layer_slots + s.head_slots for s in self.shares) * SLOT_BYTES
+
+
+def super_groups(config: ModelConfig) -> int:
+    """Groups of 16 rows of the down projection, by eights."""
+    return ceil_div(ceil_div(config.hidden, 16), WARPS)
+
+
+def _check(config: ModelConfig, blocks: int) -> None:
+    c = config
+    rules = [
+        (c.hidden % UNIT == 0, f"hidden size {c.hidden} is not a multiple of {UNIT}"),
+        (c.head_dim % 16 == 0 and c.head_dim <= 128,
+         f"heads of {c.head_dim} are not a multiple of 16 up to 128"),
+        (c.intermediate <= 16 * SLICE * blocks,
+         f"intermediate size {c.intermediate} is too much for {blocks} multiprocessors"),
+        (c.kv_heads <= blocks, f"{c.kv_heads} key heads are more than {blocks} multiprocessors"),
+        (c.heads % c.kv_heads == 0, f"{c.heads} heads do not divide over {c.kv_heads}"),
+    ]  # fmt: skip
+    for good, why in rules:
+        if not good:
+            raise UnpausedError(f"the tape kernel cannot run this model: {why}")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Dynamic shared memory of a block, in bytes from its start; the ring lies at 0."""
+
+    ring_slots: int
+    at_activations: int
+    at_slice: int
+    at_kv: int
+    at_new: int
+    at_sums: int
+    at_heads: int
+    at_queries: int
+    at_residual: int
+    at_turns: int
+    at_scores: int
+    at_seen: int
+    size: int
+
+    def offsets(self) -> list[int]:
+        """The at_... fields in order."""
+        return [getattr(self, f.name) for f in fields(self) if f.name.startswith("at_")]
+
+    @classmethod
+    def of(cls, plan: Plan, width: int, limit: int) -> Memory:
+        """For passes of `width` tokens in `limit` bytes, or `UnpausedError`."""
+        c, shares = plan.config, plan.shares
+        group = c.heads // c.kv_heads
+        kv_tile = _TILE * (c.head_dim * 2 + 16)
+        chunk = 16 if width == 1 else 8
+        sizes = [
+            width * max(padded(c.hidden), padded(c.q_size)) * 4,
+            width * max(s.slices for s in shares) * 64,
+            KV_SLOTS * 2 * kv_tile,
+            2 * kv_tile,
+            max(2 * WARPS * chunk * width * UNIT, WARPS * min(8, width * group) * c.head_dim) * 4,
+            width * (group + 2) * c.head_dim * 4,
+            c.head_dim // 16 * 512,
+            width * max(s.out_units for s in shares) * UNIT * 4,
+            width * c.head_dim * 4,
+            max(s.head_units for s in shares) * UNIT * 4,
+            max(s.head_units for s in shares) * UNIT,
+        ]
+        sizes = [ceil_div(size, 128) * 128 for size in sizes]
+        slots = min(MAX_SLOTS, (limit - STATIC_BYTES - sum(sizes)) // SLOT_BYTES)
+        if slots < _MIN_SLOTS:
+            needed = STATIC_BYTES + sum(sizes) + _MIN_SLOTS * SLOT_BYTES
+            raise UnpausedError(
+                f"the tape kernel needs {needed} bytes of shared memory for passes of {width} "
+                f"tokens of this model and the GPU has {limit}: use narrower passes"
+            )
+        offsets, end = [], slots * SLOT_BYTES
+        for size in sizes:
+            offsets.append(end)
+            end += size
+        names = [f.name for f in fields(cls) if f.name.startswith("at_")]
+        places = dict(zip(names, offsets, strict=True))
+        return cls(ring_slots=slots, size=end, **places)

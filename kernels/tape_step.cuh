@@ -1,0 +1,643 @@
+// The stages of one pass as the computing threads of one block go through them.
+//
+// Every block has its share of every stage by the plan (kernels/tape_plan.py): rows of the
+// matrices, columns of the MLP, an item of attention, words to combine. A block that has no share
+// of a stage goes on to the next one at once; its tape keeps moving in any case.
+#pragma once
+#include "tape_attention.cuh"
+#include "tape_sampling.cuh"
+
+// A block's share; order: kernels/tape_plan.py.
+struct Share {
+    int qkv_unit, qkv_units, out_unit, out_units, slice, slices, source, head_unit, head_units;
+    int word, words, layer_slots, head_slots, unused[3];
+};
+
+struct Params {
+    const u8* tape;  // [blocks][tape_stride]
+    i64 tape_stride;
+    const u16 *embed, *attn_norm, *mlp_norm, *norm, *qkv_bias, *q_norm, *k_norm;
+    const float2* turns;  // [positions][HEAD_DIM / 2] cosine, sine
+    const Share* plan;
+    // Exchanges: words of tape_exchange.cuh.
+    Quad *qkv, *parts;
+    u64* tops;
+    Quad *attended, *middle, *slices, *next;
+    u64 *candidates, *digits;
+    float* logits;     // [VOCAB]
+    const u8* seen;    // [VOCAB]
+    i64* words;        // the mailbox, pinned
+    i64* slots;        // pinned
+    const i64* run;    // the mailbox's words as the run began, on the device
+    const double* numbers;
+    const i64* prompt;
+    u32* state;        // abort, epoch of the next run
+    i64* trace;        // with MEASURE
+    i64 width, ring_slots, in_flight, splits, split_tiles, sources, trace_pass;
+    // Where things lie in dynamic shared memory.
+    i64 at_activations, at_slice, at_kv, at_new, at_sums, at_heads, at_queries, at_residual,
+        at_turns, at_scores, at_seen;
+};
+
+// Words of the mailbox: engine/mailbox.py.
+enum Word {
+    DOORBELL = 0, STOP = 1, SHUTDOWN = 2, TIMEOUT_NS = 3, PROMPT_TOKENS = 6, START = 7,
+    CAPACITY = 8, KEYS = 9, VALUES = 10, MAX_TOKENS = 11, SEED = 12, TOP_K = 13, FINISH = 16,
+    FED = 17, PREFILL_END_NS = 18, FAULT = 19, PUBLISHED = 24, STOP_COUNT = 63, STOP_IDS = 64
+};
+enum Number { TEMPERATURE, TOP_P, MIN_P, REPETITION_PENALTY };
+enum Finish { RUNNING, EOS, LENGTH, CONTEXT, STOPPED, PREFILLED, FAULTED };
+
+struct Post {
+    i64 id;
+    double logprob;
+    i64 finish, fed;
+};
+
+struct Shared {
+    RingBarriers ring;
+    KvBarriers kv;
+    Share share;
+    Bounds bounds;
+    Sampling sampling;
+    int quit, begun;  // begun: passes
+    // To and from the warp that speaks with the host.
+    int posted, stop;
+    i64 prefill_end_ns;
+    Post posts[4];
+    int token[MAX_WIDTH];
+    float squares[2][WARPS][MAX_WIDTH];
+    float tops[WARPS][8], totals[WARPS][8];
+    alignas(16) float partial[WARPS][64];
+    float masses[WARPS * 2][DIGIT_WORDS], mass[DIGIT_WORDS];
+    Best best[WARPS];
+    LogSum sums[WARPS];
+    int stop_now;
+};
+
+__device__ constexpr int padded(int size) { return (size + 31) / 32 * 32; }
+constexpr int SUPER_GROUPS = ((HIDDEN + 15) / 16 + WARPS - 1) / WARPS;
+
+// Tokens of a pass: a constant where it is always one.
+#if WIDTH == 1
+struct Width {
+    __device__ __forceinline__ void operator=(int) {}
+    __device__ __forceinline__ constexpr operator int() const { return 1; }
+};
+#else
+using Width = int;
+#endif
+
+#ifdef MEASURE
+// Per stage of a traced pass: begin, exchanged, multiplied, published [ns], cycles
+// that the first warp waited for the tape.
+constexpr int MARKS = 5;
+#define MARK(which) \
+    if (tid == 0 && traced) p.trace[trace_at() + which] = device_ns();
+#define MARK_END(stage) \
+    if (tid == 0 && traced) { \
+        p.trace[trace_at() + 3] = device_ns(); \
+        p.trace[trace_at() + 4] = ring.waited << 8 | stage; \
+    } \
+    ring.waited = 0; \
+    trace_stage++;
+#else
+#define MARK(which) {}
+#define MARK_END(stage) {}
+#endif
+
+struct Step {
+    const Params& p;
+    Shared& s;
+    u8* dynamic;
+    int tid, warp, lane;
+    Ring ring;
+    Bounds& bounds;
+    Epoch epoch;   // of the layer
+    Width width;
+    int position, pass;
+    int flip;      // of the sums, toggled by every chunk
+    int squares;   // of the sums of squares, toggled by every gathering
+    u32 kv_tiles;  // tiles of keys and values used so far
+    int kv_head, split;  // this block's item of attention
+    Splits splits;       // of this pass
+    u16 *keys, *values;
+    int capacity;
+#ifdef MEASURE
+    bool traced;
+    int trace_stage;
+    __device__ __forceinline__ i64 trace_at() const {
+        return (static_cast<i64>(blockIdx.x) * (LAYERS * 7 + 1) + trace_stage) * MARKS;
+    }
+#endif
+
+    template <class T = u8>
+    __device__ __forceinline__ T* at(i64 offset) const {
+        return reinterpret_cast<T*>(dynamic + offset);
+    }
+    // Read anew at every stage: what follows from them is not worth a register until then.
+    __device__ __forceinline__ void renew() {
+        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(tid));
+        warp = __shfl_sync(~0u, tid / 32, 0);  // known to be the same for all lanes
+        lane = tid % 32;
+    }
+
+    // K values of each token into fragments; with GAIN normalised but for the common factor.
+    template <int K, bool GAIN>
+    __device__ __forceinline__ void gather(
+        const Quad* from, const u16* gain, int stage) {
+        constexpr int QUADS = K / 4, EACH = (QUADS + CONSUMERS - 1) / CONSUMERS;
+        u8* to = at(p.at_activations);
+        squares ^= 1;
+        for (int token = 0; token < width; token++) {
+            const Quad* source[EACH];
+            bool wanted[EACH];
+            Quad quad[EACH];
+            uint2 gains[EACH];
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                const int number = tid + i * CONSUMERS;
+                wanted[i] = number < QUADS;
+                source[i] = from + token * QUADS + number;
+                if (GAIN && wanted[i])
+                    gains[i] = __ldg(reinterpret_cast<const uint2*>(gain) + number);
+            }
+            take(source, wanted, quad, epoch, bounds, stage);
+            float sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                if (wanted[i]) {
+                    float4 x = quad[i].values();
+                    if (GAIN) {
+                        sum += x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
+                        x = {x.x * low_bf16(gains[i].x), x.y * high_bf16(gains[i].x),
+                             x.z * low_bf16(gains[i].y), x.w * high_bf16(gains[i].y)};
+                    }
+                    u8* there = to + fragment_offset((tid + i * CONSUMERS) * 4, token, width);
+                    *reinterpret_cast<uint2*>(there) = halves_of(x.x, x.y);
+                    *reinterpret_cast<uint2*>(there + 16) = halves_of(x.z, x.w);
+                }
+            if (GAIN) keep_squares(sum, token);
+            clear_padding(K, token);
+        }
+        sync_consumers();
+    }
+
+    // The same from the embedding of the tokens that are fed.
+    __device__ __forceinline__ void gather_embedding(const u16* gain) {
+        u8* to = at(p.at_activations);
+        squares ^= 1;
+        for (int token = 0; token < width; token++) {
+            const u16* row = p.embed + static_cast<i64>(s.token[token]) * HIDDEN;
+            float sum = 0.0f;
+            for (int column = tid * 2; column < HIDDEN; column += CONSUMERS * 2) {
+                const u32 pair = __ldg(reinterpret_cast<const u32*>(row + column));
+                const u32 gains = __ldg(reinterpret_cast<const u32*>(gain + column));
+                const float a = low_bf16(pair), b = high_bf16(pair);
+                sum += a * a + b * b;
+                *reinterpret_cast<uint2*>(to + fragment_offset(column, token, width)) =
+                    halves_of(a * low_bf16(gains), b * high_bf16(gains));
+            }
+            keep_squares(sum, token);
+            clear_padding(HIDDEN, token);
+        }
+        sync_consumers();
+    }
+
+    __device__ __forceinline__ void keep_squares(float sum, int token) {
+#pragma unroll
+        for (int mask = 16; mask; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
+        if (lane == 0) s.squares[squares][warp][token] = sum;
+    }
+
+    __device__ __forceinline__ void clear_padding(int columns, int token) {
+        const int column = columns + tid * 2;
+        if (column < padded(columns))
+            *reinterpret_cast<uint2*>(
+                at(p.at_activations) + fragment_offset(column, token, width)) = {0, 0};
+    }
+
+    // What the gathered activations still have to be multiplied by.
+    __device__ __forceinline__ float norm_of(int token) const {
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < WARPS; i++) sum += s.squares[squares][i][token];
+        return rsqrtf(sum / HIDDEN + RMS_EPS);
+    }
+
+    // Chunks of a stage's units; `use(sums, stride, first unit, units)` sees every warp's sums.
+    template <int COLUMNS, class Use>
+    __device__ __forceinline__ void multiply(int units, int stage, Use use) {
+        const int chunk = width == 1 ? 16 : 8, stride = chunk * width * 8;
+        for (int first = 0; first < units; first += chunk) {
+            const int count = min(chunk, units - first);
+            float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
+            multiply_units<padded(COLUMNS) / 32>(ring, count, at(p.at_activations), width,
+                                                 sums + warp * stride, warp, lane, bounds, stage);
+            sync_consumers();
+            if (first + chunk >= units) MARK(2)
+            use(sums, stride, first, count);
+            flip ^= 1;
+        }
+    }
+
+    __device__ __forceinline__ void begin_pass() {
+        if (tid < width && s.token[tid] >= VOCAB) s.token[tid] = VOCAB - 1;
+        sync_consumers();
+        const Share& share = s.share;
+        float2* turns = at<float2>(p.at_turns);
+        for (int i = tid; i < width * (HEAD_DIM / 2); i += CONSUMERS)
+            turns[i] = p.turns[static_cast<i64>(position) * (HEAD_DIM / 2) + i];
+        float* residual = at<float>(p.at_residual);
+        const int rows = share.out_units * 8;
+        for (int i = tid; i < width * rows; i += CONSUMERS) {
+            const int row = share.out_unit * 8 + i % rows;
+            if (row < HIDDEN)
+                residual[i] =
+                    from_bf16(p.embed[static_cast<i64>(s.token[i / rows]) * HIDDEN + row]);
+        }
+        splits.divide(position, static_cast<int>(p.splits), static_cast<int>(p.split_tiles));
+        if (tid == 0) *const_cast<volatile int*>(&s.begun) = pass + 1;
+    }
+
+    __device__ __forceinline__ void qkv(int layer) {
+        renew();
+        const Share& share = s.share;
+        MARK(0)
+        if (share.qkv_units > 0) {
+            const u16* gain = p.attn_norm + layer * HIDDEN;
+            if (layer == 0)
+                gather_embedding(gain);
+            else
+                gather<HIDDEN, true>(p.next, gain, QKV);
+            epoch = epoch.next();
+            MARK(1)
+            multiply<HIDDEN>(share.qkv_units, QKV, [&](float* sums, int stride, int first, int n) {
+                for (int i = tid; i < n * width * 2; i += CONSUMERS) {
+                    const int token = (i >> 1) % width, unit = (i >> 1) / width;
+                    const int row = (share.qkv_unit + first + unit) * 8 + (i & 1) * 4;
+                    if (row >= QKV_SIZE) continue;
+                    const float norm = norm_of(token);
+                    float4 x = sum_of_warps(sums, stride, i * 4);
+                    x = {x.x * norm, x.y * norm, x.z * norm, x.w * norm};
+#if QKV_BIAS
+                    const uint2 bias =
+                        *reinterpret_cast<const uint2*>(p.qkv_bias + layer * QKV_SIZE + row);
+                    x = {x.x + low_bf16(bias.x), x.y + high_bf16(bias.x),
+                         x.z + low_bf16(bias.y), x.w + high_bf16(bias.y)};
+#endif
+                    put(p.qkv + (token * QKV_SIZE + row) / 4, x.x, x.y, x.z, x.w, epoch);
+                }
+            });
+        } else {
+            epoch = epoch.next();
+        }
+        MARK_END(QKV)
+    }
+
+    // Query heads, key and value of this item's key head: all tokens', normed and rotated.
+    __device__ __forceinline__ void gather_heads(int layer) {
+        float* heads = at<float>(p.at_heads);
+        constexpr int QUADS = HEAD_WORDS / 4;
+        for (int first = 0; first < QUADS * width; first += CONSUMERS) {
+            const int number = first + tid, token = number / QUADS, word = number % QUADS * 4;
+            const int head = word / HEAD_DIM;
+            const int row = head < GROUP    ? kv_head * GROUP + head
+                            : head == GROUP ? HEADS + kv_head
+                                            : HEADS + KV_HEADS + kv_head;
+            const bool wanted[1] = {number < QUADS * width};
+            const Quad* const from[1] = {
+                p.qkv + (token * QKV_SIZE + row * HEAD_DIM + word % HEAD_DIM) / 4};
+            Quad quad[1];
+            take(from, wanted, quad, epoch, bounds, ROPE);
+            if (wanted[0]) *reinterpret_cast<float4*>(heads + number * 4) = quad[0].values();
+        }
+        sync_consumers();
+        u8* fresh = at(p.at_new);
+        for (int i = warp; i < width * (GROUP + 2); i += WARPS) {
+            const int token = i / (GROUP + 2), head = i % (GROUP + 2);
+            float* vector = heads + i * HEAD_DIM;
+            const float2* turns = at<float2>(p.at_turns) + token * (HEAD_DIM / 2);
+            if (head < GROUP)
+                rotate(vector, p.q_norm + layer * HEAD_DIM, turns, lane);
+            else if (head == GROUP)
+                rotate(vector, p.k_norm + layer * HEAD_DIM, turns, lane);
+            __syncwarp();
+            if (head < GROUP) continue;
+            u8* row = fresh + (head - GROUP) * KV_TILE_BYTES + token * KV_ROW_BYTES;
+            for (int d = lane * 2; d < HEAD_DIM; d += 64)
+                *reinterpret_cast<u32*>(row + d * 2) = to_bf16_pair(vector[d], vector[d + 1]);
+        }
+        sync_consumers();
+    }
+
+    __device__ __forceinline__ void append(int layer) {
+        const u8* fresh = at(p.at_new);
+        constexpr int CHUNKS = HEAD_DIM / 8;
+        for (int i = tid; i < 2 * width * CHUNKS; i += CONSUMERS) {
+            const int which = i / (width * CHUNKS), token = i / CHUNKS % width, chunk = i % CHUNKS;
+            if (position + token >= capacity) continue;
+            u16* to = (which ? values : keys) +
+                      ((static_cast<i64>(layer) * KV_HEADS + kv_head) * capacity + position +
+                       token) * HEAD_DIM;
+            reinterpret_cast<uint4*>(to)[chunk] = *reinterpret_cast<const uint4*>(
+                fresh + which * KV_TILE_BYTES + token * KV_ROW_BYTES + chunk * 16);
+        }
+    }
+
+    __device__ __forceinline__ void attention(int layer) {
+        renew();
+        MARK(0)
+        if (kv_head < KV_HEADS && split < splits.used) {
+            gather_heads(layer);
+            MARK(1)
+            if (split == splits.used - 1) append(layer);
+            for (int group = 0; group < row_groups(width); group++) {
+                attend(layer, group * 8);
+                if (group + 1 < row_groups(width)) sync_consumers();
+            }
+        }
+        MARK(2)
+        MARK_END(ATTENTION)
+    }
+
+    // Rows first_row .. first_row + 7 of this item's queries; row = token * GROUP + head.
+    __device__ __forceinline__ void attend(
+        int layer, int first_row) {
+        const int tiles = splits.count(split), split_first = splits.first(split);
+        const bool last = split == splits.used - 1;
+        const int row = first_row + (lane >> 2), quad = lane & 3;
+        const int token = row / GROUP, rows = min(8, width * GROUP - first_row);
+        // The queries as operands, a warp for each k-step.
+        uint4* queries = at<uint4>(p.at_queries);
+        for (int step = warp; step < STEPS; step += WARPS) {
+            uint2 a = {}, b = {};
+            if (row < width * GROUP) {
+                constexpr float scale = ATTENTION_SCALE * 1.4426950408889634f;
+                const float* query = at<float>(p.at_heads) +
+                                     (token * (GROUP + 2) + row % GROUP) * HEAD_DIM + quad * 2 +
+                                     step * 16;
+                const float2 low = *reinterpret_cast<const float2*>(query);
+                const float2 high = *reinterpret_cast<const float2*>(query + 8);
+                a = halves_of(low.x * scale, low.y * scale);
+                b = halves_of(high.x * scale, high.y * scale);
+            }
+            queries[step * 32 + lane] = {a.x, a.y, b.x, b.y};
+        }
+        sync_consumers();
+        Softmax softmax;
+        softmax.queries = shared_address(queries) + lane * 16;
+        softmax.begin();
+        // The history's tiles, and after them the new tokens' one.
+#pragma unroll 1
+        for (int tile = warp; tile < tiles + last; tile += WARPS) {
+            const bool fresh = tile == tiles;
+            const u32 number = kv_tiles + tile, slot = number % KV_SLOTS;
+            if (!fresh)
+                barrier_wait(&s.kv.full[slot], number / KV_SLOTS & 1, bounds, ATTENTION);
+            const int start = (split_first + tile) * TILE;
+            softmax.add(fresh ? at(p.at_new) : at(p.at_kv) + slot * 2 * KV_TILE_BYTES,
+                        fresh ? min(token, width - 1) + 1 : position - start, lane);
+            __syncwarp();
+            if (!fresh && lane == 0) barrier_arrive(&s.kv.empty[slot]);
+        }
+        kv_tiles += tiles;
+        const int active = min(WARPS, tiles + (last ? 1 : 0));
+        float* outs = at<float>(p.at_sums);
+        if (warp < active && row < first_row + rows) {
+            if (quad == 0) {
+                s.tops[warp][lane >> 2] = softmax.top;
+                s.totals[warp][lane >> 2] = softmax.total;
+            }
+            float* out = outs + (warp * rows + (lane >> 2)) * HEAD_DIM + quad * 2;
+#pragma unroll
+            for (int i = 0; i < 2 * STEPS; i++)
+                *reinterpret_cast<float2*>(out + i * 8) = {
+                    softmax.out[i][0] + softmax.out[i][2], softmax.out[i][1] + softmax.out[i][3]};
+        }
+        sync_consumers();
+        for (int i = tid; i < rows * (HEAD_DIM / 4); i += CONSUMERS) {
+            const int r = i / (HEAD_DIM / 4), d = i % (HEAD_DIM / 4) * 4;
+            float tops[WARPS], top = NOTHING, total = 0.0f;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) {
+                tops[w] = w < active ? s.tops[w][r] : NOTHING;
+                top = fmaxf(top, tops[w]);
+            }
+            float4 sum = {};
+#pragma unroll
+            for (int w = 0; w < WARPS; w++)
+                if (w < active) {
+                    const float weight = power_of_two(tops[w] - top);
+                    const float4 out =
+                        *reinterpret_cast<const float4*>(outs + (w * rows + r) * HEAD_DIM + d);
+                    total += s.totals[w][r] * weight;
+                    sum = {sum.x + out.x * weight, sum.y + out.y * weight,
+                           sum.z + out.z * weight, sum.w + out.w * weight};
+                }
+            const int of_token = (first_row + r) / GROUP;
+            const int head = kv_head * GROUP + (first_row + r) % GROUP;
+            const i64 part = (static_cast<i64>(of_token) * HEADS + head) * p.splits + split;
+            put(p.parts + (part * HEAD_DIM + d) / 4, sum.x, sum.y, sum.z, sum.w, epoch);
+            if (d == 0) put_pair(p.tops + part * 2, top, total, epoch);
+        }
+    }
+
+    // The splits' partial results of this block's words: sixteen threads a word, each with
+    // every sixteenth split, then one tree. The order never changes.
+    __device__ __forceinline__ void combine(int layer) {
+        renew();
+        const Share& share = s.share;
+        const int used = splits.used;
+        const int each = share.words / 4, quads = each * width;
+        MARK(0)
+        for (int first = 0; first < quads; first += CONSUMERS / 16) {
+            const int i = first + (tid >> 4);
+            const int token = width == 1 ? 0 : i / each;
+            const int word = share.word + (i - token * each) * 4;
+            const bool mine = i < quads && word < QUERY_SIZE;
+            const int head = word / HEAD_DIM, d = word % HEAD_DIM;
+            const i64 part = (static_cast<i64>(token) * HEADS + head) * p.splits;
+            float top = NOTHING, total = 0.0f;
+            float4 sum = {};
+            for (int one = tid & 15; one < used && mine; one += 16) {
+                const bool wanted[1] = {true};
+                const u64* const tops[1] = {p.tops + (part + one) * 2};
+                const Quad* const parts[1] = {p.parts + ((part + one) * HEAD_DIM + d) / 4};
+                Pair pair[1];
+                Quad quad[1];
+                peek(parts[0], quad[0]);  // under way while the other is waited for
+                take(tops, wanted, pair, epoch, bounds, ATTENTION);
+                if (!quad[0].is(epoch))
+                    take(parts, wanted, quad, epoch, bounds, ATTENTION);
+                add_part(top, total, sum, pair[0].a(), pair[0].b(), quad[0].values());
+            }
+#pragma unroll
+            for (int mask = 1; mask < 16; mask <<= 1)
+                add_part(top, total, sum, __shfl_xor_sync(~0u, top, mask),
+                         __shfl_xor_sync(~0u, total, mask),
+                         {__shfl_xor_sync(~0u, sum.x, mask), __shfl_xor_sync(~0u, sum.y, mask),
+                          __shfl_xor_sync(~0u, sum.z, mask), __shfl_xor_sync(~0u, sum.w, mask)});
+            if (mine && (tid & 15) == 0) {
+                const float scale = 1.0f / total;
+                put(p.attended + (token * QUERY_SIZE + word) / 4, sum.x * scale, sum.y * scale,
+                    sum.z * scale, sum.w * scale, epoch);
+            }
+        }
+        MARK(1)
+        MARK(2)
+        MARK_END(ATTENTION)
+    }
+
+    __device__ __forceinline__ static void add_part(
+        float& top, float& total, float4& sum, float its_top, float its_total, float4 x) {
+        const float new_top = fmaxf(top, its_top);
+        const float mine = power_of_two(top - new_top), its = power_of_two(its_top - new_top);
+        top = new_top;
+        total = total * mine + its_total * its;
+        sum = {sum.x * mine + x.x * its, sum.y * mine + x.y * its, sum.z * mine + x.z * its,
+               sum.w * mine + x.w * its};
+    }
+
+    __device__ __forceinline__ void output(int layer) {
+        renew();
+        const Share& share = s.share;
+        MARK(0)
+        if (share.out_units > 0) {
+            gather<QUERY_SIZE, false>(p.attended, nullptr, OUTPUT);
+            MARK(1)
+            float* residual = at<float>(p.at_residual);
+            const int rows = share.out_units * 8;
+            multiply<QUERY_SIZE>(
+                share.out_units, OUTPUT, [&](float* sums, int stride, int first, int n) {
+                    for (int i = tid; i < n * width * 2; i += CONSUMERS) {
+                        const int token = (i >> 1) % width, unit = (i >> 1) / width;
+                        const int own = (first + unit) * 8 + (i & 1) * 4;
+                        float4* x = reinterpret_cast<float4*>(residual + token * rows + own);
+                        const float4 sum = sum_of_warps(sums, stride, i * 4);
+                        *x = {x->x + sum.x, x->y + sum.y, x->z + sum.z, x->w + sum.w};
+                        put(p.middle + (token * HIDDEN + share.out_unit * 8 + own) / 4, x->x, x->y,
+                            x->z, x->w, epoch);
+                    }
+                });
+        }
+        MARK_END(OUTPUT)
+    }
+
+    // Gate and up of this block's columns, whose product stays here for the down projection.
+    __device__ __forceinline__ void gate_up(int layer) {
+        renew();
+        const Share& share = s.share;
+        MARK(0)
+        if (share.slices > 0) {
+            gather<HIDDEN, true>(p.middle, p.mlp_norm + layer * HIDDEN, GATE_UP);
+            MARK(1)
+            u8* to = at(p.at_slice);
+            multiply<HIDDEN>(
+                share.slices * 4, GATE_UP, [&](float* sums, int stride, int first, int n) {
+                    for (int i = tid; i < n / 2 * width * 2; i += CONSUMERS) {
+                        const int token = (i >> 1) % width, pair = (i >> 1) / width;
+                        const int at_gate = (pair * 2 * width + token) * 8 + (i & 1) * 4;
+                        const float norm = norm_of(token);
+                        const float4 gate = sum_of_warps(sums, stride, at_gate);
+                        const float4 up = sum_of_warps(sums, stride, at_gate + width * 8);
+                        const int column = (first / 2 + pair) * 8 + (i & 1) * 4;
+                        u8* there = to + fragment_offset(column, token, width);
+                        *reinterpret_cast<uint2*>(there) =
+                            halves_of(product(gate.x * norm, up.x * norm),
+                                      product(gate.y * norm, up.y * norm));
+                        *reinterpret_cast<uint2*>(there + 16) =
+                            halves_of(product(gate.z * norm, up.z * norm),
+                                      product(gate.w * norm, up.w * norm));
+                    }
+                });
+            sync_consumers();
+        }
+        MARK_END(GATE_UP)
+    }
+
+    __device__ __forceinline__ static float product(float gate, float up) {
+        return __fdividef(gate, 1.0f + __expf(-gate)) * up;
+    }
+
+    __device__ __forceinline__ void down(int layer) {
+        renew();
+        const Share& share = s.share;
+        MARK(0)
+        MARK(1)
+        if (share.slices > 0)
+            multiply_slices(
+                ring, SUPER_GROUPS, share.slices, at(p.at_slice), width, warp, lane, bounds, DOWN,
+                [&](int group, float2 upper, float2 lower) {
+                    // Neighbouring threads swap, so that each has four rows of one half.
+                    const bool odd = lane & 1;
+                    const float2 give = odd ? upper : lower, keep = odd ? lower : upper;
+                    const float2 get = {__shfl_xor_sync(~0u, give.x, 1),
+                                        __shfl_xor_sync(~0u, give.y, 1)};
+                    const float2 a = odd ? get : keep, b = odd ? keep : get;
+                    const int token = lane >> 2;
+                    const int row = group * 16 + (odd ? 8 : 0) + (lane & 2) * 2;
+                    const i64 part = static_cast<i64>(token) * p.sources + share.source;
+                    if (token < width && row < HIDDEN)
+                        put(p.slices + (part * HIDDEN + row) / 4, a.x, a.y, b.x, b.y,
+                            epoch);
+                });
+        MARK(2)
+        MARK_END(DOWN)
+    }
+
+    // What all blocks' columns add to this block's rows, always in the same order.
+    __device__ __forceinline__ void reduce(int layer) {
+        renew();
+        const Share& share = s.share;
+        const int quads = share.out_units * 2, rows = quads * 4;
+        float* residual = at<float>(p.at_residual);
+        MARK(0)
+        for (int token = 0; token < width; token++)
+            for (int first = 0; first < quads; first += 16) {
+                const int count = min(16, quads - first);
+                const int bits = count > 8 ? 4 : count > 4 ? 3 : count > 2 ? 2 : 1;
+                const int lanes = 1 << bits, mine = tid & (lanes - 1), step = CONSUMERS >> bits;
+                float4 sum = {};
+                const Quad* column = p.slices + static_cast<i64>(token) * p.sources * (HIDDEN / 4) +
+                                     share.out_unit * 2 + first + mine;
+                for (int source = tid >> bits; source < p.sources; source += step * 4) {
+                    const Quad* from[4];
+                    bool wanted[4];
+                    Quad quad[4];
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        wanted[i] = mine < count && source + i * step < p.sources;
+                        from[i] = column + (source + i * step) * (HIDDEN / 4);
+                    }
+                    take(from, wanted, quad, epoch, bounds, DOWN);
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        if (wanted[i]) {
+                            const float4 x = quad[i].values();
+                            sum = {sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w};
+                        }
+                }
+                for (int mask = lanes; mask < 32; mask <<= 1) {
+                    sum.x += __shfl_xor_sync(~0u, sum.x, mask);
+                    sum.y += __shfl_xor_sync(~0u, sum.y, mask);
+                    sum.z += __shfl_xor_sync(~0u, sum.z, mask);
+                    sum.w += __shfl_xor_sync(~0u, sum.w, mask);
+                }
+                if (lane < lanes) *reinterpret_cast<float4*>(&s.partial[warp][lane * 4]) = sum;
+                sync_consumers();
+                if (first + 16 >= quads && token + 1 == width) MARK(1)
+                if (tid < count) {
+                    const int own = (first + tid) * 4;
+                    float4* x = reinterpret_cast<float4*>(residual + token * rows + own);
+                    const float4 all = sum_of_warps(&s.partial[0][0], 64, tid * 4);
+                    *x = {x->x + all.x, x->y + all.y, x->z + all.z, x->w + all.w};
+                    put(p.next + (token * HIDDEN + share.out_unit * 8 + own) / 4, x->x, x->y, x->z,
+                        x->w, epoch);
+                }
+                if (first + 16 < quads || token + 1 < width) sync_consumers();
+            }
+        MARK(2)
+        MARK_END(DOWN)
+    }
+};

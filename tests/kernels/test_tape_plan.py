@@ -1,0 +1,172 @@
+"""The tape on a CPU: shares cover every stage once, and the tapes hold the exact weights."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from benchmarks.shapes import SHAPES
+from engine.errors import UnpausedError
+from engine.models.base import Model, ModelConfig
+from engine.weights import as_weights, empty_weights
+from kernels.tape_pack import pack
+from kernels.tape_plan import SLICE, SLOT_BYTES, UNIT, WARPS, Memory, Plan, padded, super_groups
+
+H200_BLOCKS, H200_SHARED_BYTES = 132, 232448
+AWKWARD = {
+    "nine heads": ModelConfig(
+        family="llama", layers=2, hidden=288, intermediate=416, heads=9, kv_heads=3, head_dim=32,
+        vocab=381, max_positions=64, rms_eps=1e-5, rope_theta=1e4, tied=True,
+    ),
+    "no multiple of 32": ModelConfig(
+        family="qwen2", layers=1, hidden=40, intermediate=72, heads=5, kv_heads=1, head_dim=16,
+        vocab=100, max_positions=64, rms_eps=1e-6, rope_theta=1e4, qkv_bias=True,
+    ),
+}  # fmt: skip
+
+
+def model_of(config: ModelConfig) -> Model:
+    """Every weight another bfloat16 than its neighbours, none of them 0."""
+    tensors = empty_weights(config, "cpu", torch.bfloat16)
+    generator = torch.Generator().manual_seed(0)
+    for tensor in tensors.values():
+        bits = torch.randint(1, 0x7F00, tensor.shape, generator=generator, dtype=torch.int16)
+        tensor.copy_(bits.view(torch.bfloat16))
+    return Model("weights", config, as_weights(tensors))
+
+
+def unit_matrix(blocks: torch.Tensor, units: int, columns: int) -> torch.Tensor:
+    """[units * 8, columns] from blocks [units * columns / 32, 32 lanes, 8], as mma reads B.
+
+    A lane's first four values are two pairs of the first 16 columns, at 2q and 2q + 8; the other
+    four the same of the next 16. Its row is lane / 4.
+    """
+    found = torch.zeros(units * UNIT, columns, dtype=torch.bfloat16)
+    for number, block in enumerate(blocks):
+        unit, column = divmod(number, columns // 32)
+        for lane in range(32):
+            row, quad = unit * UNIT + lane // 4, lane % 4
+            for i in range(8):
+                at = (i // 4) * 16 + (i // 2 % 2) * 8 + quad * 2 + i % 2
+                found[row, column * 32 + at] = block[lane, i]
+    return found
+
+
+def test_the_tapes_hold_the_exact_weights_in_the_order_of_consumption() -> None:
+    for config in AWKWARD.values():
+        model, plan = model_of(config), Plan.of(config, 5)
+        tape = pack(model, plan)
+        c, w = config, model.weights
+        columns = {"hidden": padded(c.hidden), "q": padded(c.q_size)}
+        held = {
+            "qkv": torch.zeros(c.layers, c.qkv_size + 8, columns["hidden"]).bfloat16(),
+            "o": torch.zeros(c.layers, c.hidden + 8, columns["q"]).bfloat16(),
+            "gate": torch.zeros(c.layers, c.intermediate + 16, columns["hidden"]).bfloat16(),
+            "up": torch.zeros(c.layers, c.intermediate + 16, columns["hidden"]).bfloat16(),
+            "down": torch.zeros(
+                c.layers, super_groups(c) * WARPS * 16, c.intermediate + 16
+            ).bfloat16(),
+            "head": torch.zeros(c.vocab + 8, columns["hidden"]).bfloat16(),
+        }
+        for i, share in enumerate(plan.shares):
+            blocks = tape[i].view(-1, 32, 8)
+            at = 0
+
+            def take(units: int, width: int) -> torch.Tensor:
+                nonlocal at
+                count = units * width // 32
+                found = unit_matrix(blocks[at : at + count], units, width)
+                at += -(-count // WARPS) * WARPS
+                return found
+
+            for layer in range(c.layers):
+                rows = slice(share.qkv_unit * UNIT, (share.qkv_unit + share.qkv_units) * UNIT)
+                held["qkv"][layer, rows] = take(share.qkv_units, columns["hidden"])
+                rows = slice(share.out_unit * UNIT, (share.out_unit + share.out_units) * UNIT)
+                held["o"][layer, rows] = take(share.out_units, columns["q"])
+                both = take(share.slices * 4, columns["hidden"]).view(
+                    -1, 2, UNIT, columns["hidden"]
+                )
+                mine = slice(share.slice * SLICE, (share.slice + share.slices) * SLICE)
+                held["gate"][layer, mine] = both[:, 0].reshape(-1, columns["hidden"])
+                held["up"][layer, mine] = both[:, 1].reshape(-1, columns["hidden"])
+                for group in range(super_groups(c)):
+                    for column in range(share.slice, share.slice + share.slices):
+                        for warp in range(WARPS):
+                            row = (group * WARPS + warp) * 16
+                            for lane in range(32):
+                                for j in range(8):  # upper row's two pairs, lower row's two
+                                    r = row + (j // 4) * 8 + lane // 4
+                                    k = column * 16 + (j // 2 % 2) * 8 + lane % 4 * 2 + j % 2
+                                    held["down"][layer, r, k] = blocks[at, lane, j]
+                            at += 1
+            assert at * 512 <= share.layer_slots * SLOT_BYTES < at * 512 + SLOT_BYTES
+            at = share.layer_slots * SLOT_BYTES // 512
+            rows = slice(share.head_unit * UNIT, (share.head_unit + share.head_units) * UNIT)
+            held["head"][rows] = take(share.head_units, columns["hidden"])
+        assert torch.equal(held["qkv"][:, : c.qkv_size, : c.hidden], w.qkv)
+        assert torch.equal(held["o"][:, : c.hidden, : c.q_size], w.o)
+        gate, up = w.gate_up.chunk(2, dim=1)
+        assert torch.equal(held["gate"][:, : c.intermediate, : c.hidden], gate)
+        assert torch.equal(held["up"][:, : c.intermediate, : c.hidden], up)
+        assert torch.equal(held["down"][:, : c.hidden, : c.intermediate], w.down)
+        assert torch.equal(held["head"][: c.vocab, : c.hidden], w.lm_head)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shares_cover_every_stage_once_and_evenly(name: str) -> None:
+    config = SHAPES[name]
+    plan = Plan.of(config, H200_BLOCKS)
+    wanted = {
+        "qkv": config.qkv_size / UNIT,
+        "out": config.hidden / UNIT,
+        "slice": config.intermediate / SLICE,
+        "head": config.vocab / UNIT,
+    }
+    for kind, units in wanted.items():
+        many = "slices" if kind == "slice" else f"{kind}_units"
+        first = "slice" if kind == "slice" else f"{kind}_unit"
+        end, counts = 0, []
+        for share in plan.shares:
+            assert getattr(share, first) == end
+            counts.append(getattr(share, many))
+            end += counts[-1]
+        assert end == units and max(counts) - min(counts) <= 1
+    assert [s.source for s in plan.shares[: plan.sources]] == list(range(plan.sources))
+    # Everybody has something that everybody else waits for: the condition for reusing exchanges.
+    assert all(s.qkv_units or s.out_units or s.slices for s in plan.shares)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shared_memory_is_laid_out_without_overlap(name: str) -> None:
+    memory = Memory.of(Plan.of(SHAPES[name], H200_BLOCKS), 1, H200_SHARED_BYTES)
+    offsets = [memory.ring_slots * SLOT_BYTES, *memory.offsets(), memory.size]
+    assert memory.ring_slots >= 8 and all(offset % 16 == 0 for offset in offsets)
+    assert all(a < b for a, b in zip(offsets[1:], offsets[2:], strict=False))
+    assert memory.size + 6144 <= H200_SHARED_BYTES
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"hidden": 100}, "hidden size 100 is not a multiple of 8"),
+        ({"head_dim": 24}, "heads of 24 are not a multiple of 16"),
+        ({"kv_heads": 2}, "9 heads do not divide over 2"),
+        ({"heads": 140, "kv_heads": 140}, "140 key heads are more than 132"),
+        ({"intermediate": 40000}, "intermediate size 40000 is too much"),
+    ],
+)
+def test_shapes_that_the_kernel_does_not_do_are_refused_by_name(
+    changes: dict[str, int], message: str
+) -> None:
+    config = dataclasses.replace(AWKWARD["nine heads"], **changes)
+    with pytest.raises(UnpausedError, match=message):
+        Plan.of(config, H200_BLOCKS)
+
+
+def test_too_little_shared_memory_is_told_with_the_numbers() -> None:
+    plan = Plan.of(SHAPES["llama-3.1-8b"], H200_BLOCKS)
+    with pytest.raises(UnpausedError, match="bytes of shared memory for passes of 8 tokens"):
+        Memory.of(plan, 8, H200_SHARED_BYTES)
