@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import psutil
 from piper import PiperVoice, SynthesisConfig
 
 from assets.resolver import resolve
@@ -219,6 +220,24 @@ def errors(reference: list[str], heard: list[str]) -> int:
     return row[-1]
 
 
+class Load:
+    """How much of the machine others took while we measured."""
+
+    def __init__(self) -> None:
+        self._start = self._spent()
+
+    def others(self) -> float:
+        """Cores' worth of processor time that was not ours, since the start."""
+        now = self._spent()
+        wall, busy, own = (after - before for after, before in zip(now, self._start, strict=True))
+        return round(max(0.0, busy - own) / wall, 3)
+
+    def _spent(self) -> tuple[float, float, float]:
+        machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
+        idle = machine.idle + getattr(machine, "iowait", 0.0)
+        return time.perf_counter(), sum(machine) - idle, own.user + own.system
+
+
 def percentiles(values: list[float]) -> dict[str, float | int]:
     p50, p90 = np.percentile(values, [50, 90])
     return {"n": len(values), "p50": round(float(p50), 1), "p90": round(float(p90), 1),
@@ -267,10 +286,12 @@ def run(engine: str, stt: str) -> dict[str, Any]:
     speaker = Speaker(bench.dialogue)
     speaker.quiet(2.0)
     ask(bench, speaker, "Hello, how are you?", 1.0)  # whatever is done once is done now
+    load = Load()
     asked = []
     for number, question in enumerate(QUESTIONS):
         asked.append(ask(bench, speaker, question, RATES[number % len(RATES)]))
         print(json.dumps(asked[-1]), flush=True)
+    result["others_cores"] = load.others()
     stops = [interrupt(bench, speaker, number) for number in range(len(QUESTIONS))]
     bench.player.close()
     bench.dialogue.close()

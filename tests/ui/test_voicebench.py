@@ -27,7 +27,7 @@ SCRIPT = {
     "name": "page socket",
     "sample_rate": 16000,
     "tail_ms": 500,
-    "max_duration_ms": 30_000,
+    "max_duration_ms": 12_000,  # the last answer is not listened to
     "turns": [
         {
             "id": "question",
