@@ -36,6 +36,29 @@ def test_every_width_shows_everything_without_scrolling_sideways(
         assert (max(map(int, dark[4:-1].split(","))) < 64) == (scheme == "dark")
 
 
+@pytest.mark.parametrize("width", [390, 1024, 2560])
+def test_every_tab_fits_every_width(browser: Browser, url: str, width: int) -> None:
+    with visit(browser, url, viewport={"width": width, "height": 844}) as page:
+        ask(page, "Why?")
+        wait_for_reply(page, REPLY)
+        page.wait_for_function("!unpaused.state.server")
+        for tab, button in RUNS.items():
+            page.get_by_role("tab", name=tab).click()
+            page.get_by_role("button", name=button).click()
+            page.wait_for_selector(".tabitem:not([style*=none]) [data-playing=false]")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            lanes = page.locator(".lanes:visible").bounding_box()
+            assert lanes is not None and lanes["x"] >= 0 and lanes["x"] + lanes["width"] <= width
+
+
+# What each tab shows something of when it is pressed.
+RUNS = {
+    "Race": "Start the race",
+    "Speed dial": "Replay the last answer",
+    "Blind test": "Start a trial",
+}
+
+
 def test_text_has_contrast(browser: Browser, url: str) -> None:
     for scheme in ("light", "dark"):
         with visit(browser, url, color_scheme=scheme) as page:
@@ -124,11 +147,7 @@ def test_axe_finds_nothing_serious(browser: Browser, url: str, scheme: str) -> N
         wait_for_reply(page, REPLY)
         page.get_by_role("button", name="Again on").click()
         page.wait_for_selector("#duel [data-playing=false]")
-        for tab, button in (
-            ("Race", "Start the race"),
-            ("Speed dial", "Replay the last answer"),
-            ("Blind test", "Start a trial"),
-        ):
+        for tab, button in RUNS.items():
             page.get_by_role("tab", name=tab).click()
             page.get_by_role("button", name=button).click()
             page.wait_for_selector(".tabitem:not([style*=none]) [data-playing=false]")
