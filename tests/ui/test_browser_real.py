@@ -116,5 +116,6 @@ def test_a_spoken_question_is_understood_and_answered_aloud(
         assert len(words(replies(page)[0])) > 2
         assert page.evaluate("unpaused.stats.trimmed") == 0
         names = page.locator("[data-part=stages] li > span:first-child").all_inner_texts()
-        wanted = ["Endpointing", "Transcription", "Prefill", "First clause", "Synthesis"]
-        assert names == wanted
+        wanted = ["Endpointing", "Transcription", "Prefill engine", "First clause engine"]
+        wanted += ["Synthesis", "Network", "Playback"]
+        assert [name for name in names if name in wanted] == wanted
