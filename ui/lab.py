@@ -12,7 +12,7 @@ from engine.errors import UnpausedError
 from ui.blind import BlindTest, Choice, Trial
 from ui.ledger import ComparisonRecord
 from ui.race import running_order
-from ui.runs import Runs
+from ui.runs import Runs, Subject
 from ui.trace import Trace
 
 if TYPE_CHECKING:
@@ -116,11 +116,11 @@ class Lab:
         kind: ExperimentKind,
         engines: Sequence[str],
         order: Sequence[int],
-        subject: object,
+        subject: Subject,
         first: Trace | None = None,
     ) -> Experiment:
         contenders = [self._session.contender(name) for name in engines]
-        runs = Runs(subject, contenders, order, secret=kind == "blind")  # type: ignore[arg-type]
+        runs = Runs(subject, contenders, order, secret=kind == "blind")
         return Experiment(kind, runs, self._session.start_aside(runs), first)
 
 

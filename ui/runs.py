@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 TASTE_TOKENS = 3  # decoded before a timed run: whatever an engine does once, it has then done
 
 Contender = tuple[str, Callable[[], "DecodeEngine"]]  # label, engine (made when first asked for)
+Subject = Callable[["Conversation", "DecodeEngine"], "ReplyStream"]
 
 
 class Runs:
@@ -31,7 +32,7 @@ class Runs:
 
     def __init__(
         self,
-        subject: Callable[[Conversation, DecodeEngine], ReplyStream],
+        subject: Subject,
         contenders: Sequence[Contender],
         order: Sequence[int],
         secret: bool = False,

@@ -99,6 +99,16 @@ def test_the_badge_says_whether_the_tokens_are_the_same() -> None:
     )
 
 
+def test_a_reply_that_was_stopped_is_compared_as_far_as_it_went() -> None:
+    stopped = trace(words=WORDS[:2])
+    stopped.metrics["finish_reason"] = "stopped"
+    assert badge(stopped, trace()) == (
+        True,
+        "Identical as far as it went: 2 tokens, then it was stopped",
+    )
+    assert not badge(stopped, trace(words=["The", " sea"]))[0]
+
+
 # --- the speed dial ---
 
 
