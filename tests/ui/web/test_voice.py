@@ -65,12 +65,39 @@ def test_hands_free_listens_until_switched_off(
         speak_hands_free(page)
 
 
-def write_hum(path: Path) -> None:
-    """Half a second of silence, a second of something like a voice, silence: 48 kHz PCM16."""
-    times = np.arange(48000) / 48000
-    voice = sum(np.sin(2 * np.pi * 140 * n * times) / n for n in range(1, 20))
-    voice *= 0.3 * (0.6 + 0.4 * np.sin(2 * np.pi * 5 * times))
-    samples = np.concatenate([np.zeros(24000), voice, np.zeros(96000)])
+def test_speaking_over_a_reply_pauses_it_at_once_and_is_answered(
+    playwright: Playwright, chromium_path: str, url: str, pipeline: FakePipeline, tmp_path: Path
+) -> None:
+    pipeline.transcript = "What about tomorrow?"
+    wav = tmp_path / "hum.wav"
+    write_hum(wav, times=2)  # the second talks over the reply to the first, which takes 3.5 s
+    with chromium(playwright, chromium_path, wav) as browser, visit(browser, url) as page:
+        page.evaluate(
+            """() => {
+              window.told = [];
+              document.addEventListener("unpaused", ({ detail }) => told.push(detail));
+            }"""
+        )
+        page.get_by_role("switch", name="Hands-free").click()
+        page.wait_for_function("told.filter(({ type }) => type === 'turn').length >= 2")
+        kinds = page.evaluate("told.map(({ type }) => type)")
+        assert kinds.index("pause") < kinds.index("flush")
+        assert page.evaluate("unpaused.stats.audible") > 5000
+        measured = page.evaluate("told.find(({ type }) => type === 'measured')")
+        names = [stage["name"] for stage in measured["stages"]]
+        assert names[-2:] == ["transport", "playback"]
+        assert 0 < measured["stages"][-1]["ms"] < 2000
+
+
+def write_hum(path: Path, times: int = 1) -> None:
+    """Half a second of silence, a second of something like a voice, 2 s of silence: 48 kHz PCM16.
+
+    All of it so many `times`.
+    """
+    at = np.arange(48000) / 48000
+    voice = sum(np.sin(2 * np.pi * 140 * n * at) / n for n in range(1, 20))
+    voice *= 0.3 * (0.6 + 0.4 * np.sin(2 * np.pi * 5 * at))
+    samples = np.tile(np.concatenate([np.zeros(24000), voice, np.zeros(96000)]), times)
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
