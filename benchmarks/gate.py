@@ -31,7 +31,7 @@ from engine.weights import as_weights, check_memory, load_model
 
 MARGIN = 4.0
 NATIVE_KL_LIMIT = 0.2  # nats; no real or random model here comes near, damaged weights pass it
-_KL_SLACK = 1e-9  # of rounding, where the native engine meets its own figure
+_KL_SLACK = 1.05  # times native's: two runs of the native engine on an H200 were 0.7 % apart
 
 
 @runtime_checkable
@@ -192,7 +192,7 @@ class Gate:
         verdict.mean_kl = quality(self._expected, logits.to(self._expected.device)).mean_kl
         if not math.isfinite(verdict.mean_kl):
             verdict.reason = "its logits are not numbers"
-        elif verdict.mean_kl > self.native_kl + _KL_SLACK:
+        elif verdict.mean_kl > self.native_kl * _KL_SLACK + 1e-9:
             verdict.reason = (
                 f"mean KL {verdict.mean_kl:.3g} nats is worse than native bfloat16's "
                 f"{self.native_kl:.3g}"

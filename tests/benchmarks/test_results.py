@@ -45,9 +45,9 @@ def test_what_is_no_result_is_named(content: str, tmp_path: Path) -> None:
         load_results(tmp_path)
 
 
-def test_committed_results_are_whole_and_passed_their_gate() -> None:
+def test_committed_results_passed_their_gate_and_say_when_they_are_partial() -> None:
     for entry in load_results():
-        assert not entry["partial"], entry["source"]
+        assert not entry["partial"] or "- partial: " in table.as_markdown([entry])
         for name in entry["engines"]:
             assert entry["gate"]["engines"][name]["green"], (entry["source"], name)
 
