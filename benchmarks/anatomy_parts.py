@@ -63,7 +63,7 @@ def overhead_removed(entry: Mapping[str, Any]) -> dict[str, dict[str, float]]:
                 for other, rival in bars.items()
                 if entry["engines"][other]["launches_per_token"] >= 1 and rival.overhead_us > 0
             }
-    return found
+    return {name: rivals for name, rivals in found.items() if rivals}
 
 
 def _bar(name: str, figures: Mapping[str, Any], found: Mapping[str, Any], ceiling: float) -> Bar:

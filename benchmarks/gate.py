@@ -7,8 +7,9 @@ on the same weights widened. An engine is green when
    RMS error that native bfloat16 logits have here;
 2. the mean KL divergence of its distributions from the reference's is no worse than that of
    native bfloat16 over the same text;
-3. it says the same when asked again (but for the native engine: its sums are PyTorch's).
-NaN is never green.
+3. it says the same when asked again.
+NaN is never green. The native engine is judged too, but PyTorch's sums on a GPU are not the same
+twice: rule 3 is not asked of it, and its KL may differ by `_NATIVE_NOISE` from what it was before.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from engine.weights import as_weights, check_memory, load_model
 
 MARGIN = 4.0
 NATIVE_KL_LIMIT = 0.2  # nats; no real or random model here comes near, damaged weights pass it
-_KL_SLACK = 1.05  # times native's: two runs of the native engine on an H200 were 0.7 % apart
+_NATIVE_NOISE = 0.05  # two runs of the native engine on an H200 were 0.7 % apart
 
 
 @runtime_checkable
@@ -189,10 +190,12 @@ class Gate:
             logits = torch.stack(rows)
         else:
             logits = engine.logits(self.cache, self._text)
+        native = isinstance(engine, EagerEngine)
+        limit = self.native_kl * (1 + _NATIVE_NOISE if native else 1)
         verdict.mean_kl = quality(self._expected, logits.to(self._expected.device)).mean_kl
         if not math.isfinite(verdict.mean_kl):
             verdict.reason = "its logits are not numbers"
-        elif verdict.mean_kl > self.native_kl * _KL_SLACK + 1e-9:
+        elif verdict.mean_kl > limit:
             verdict.reason = (
                 f"mean KL {verdict.mean_kl:.3g} nats is worse than native bfloat16's "
                 f"{self.native_kl:.3g}"

@@ -60,14 +60,22 @@ def notes(entry: Mapping[str, Any]) -> list[str]:
         for name, verdict in entry.get("gate", {}).get("engines", {}).items()
         if not verdict["green"]
     ]
-    lines += [f"{name}: not measured: {why}" for name, why in entry.get("failed", {}).items()]
-    for name, rivals in overhead_removed(entry).items():
-        removed = ", ".join(f"{share:.0%} of {rival}'s" for rival, share in rivals.items())
-        if removed:
-            lines.append(f"overhead (time above the read floor) that {name} removes: {removed}")
+    for name, why in entry.get("failed", {}).items():
+        when = "failed after these figures" if name in entry["engines"] else "not measured"
+        lines.append(f"{name}: {when}: {why}")
+    lines += [_overhead_line(name, rivals) for name, rivals in overhead_removed(entry).items()]
     if entry.get("partial"):
         lines.append("partial: the run was interrupted before it was complete")
     return lines
+
+
+def _overhead_line(name: str, rivals: Mapping[str, float]) -> str:
+    """The question of the debate, answered for one resident engine."""
+    told = ", ".join(
+        f"{share:.0%} less than {rival}" if share >= 0 else f"{-share:.0%} more than {rival}"
+        for rival, share in rivals.items()
+    )
+    return f"overhead of {name}, which is its time above the read floor: {told}"
 
 
 def _gate_line(entry: Mapping[str, Any]) -> str:
