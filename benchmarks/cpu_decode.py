@@ -1,4 +1,4 @@
-"""The resident CPU engine beside eager PyTorch and llama.cpp on the same weights and prompt.
+"""What only the resident CPU engine can be asked: stopping, idling, a busy neighbour, memory.
 
 `python -m benchmarks.cpu_decode [--json FILE] [--rounds N] [--replies N] [--hog]`: first the
 quality gate, then in turn (A B A B, medians) TTFT and TPOT for a prompt of 97 tokens and 128 new
@@ -31,6 +31,7 @@ import torch
 
 from assets.resolver import resolve
 from benchmarks.exit_time import exit_ms
+from benchmarks.rivals import LlamaCppSide
 from engine.bandwidth import read_bandwidth
 from engine.base import DecodeEngine
 from engine.cpu import PersistentCpuEngine
@@ -79,35 +80,11 @@ def time_engine(engine: DecodeEngine, ids: list[int]) -> Timed:
     return Timed(times[1] - times[0], np.diff(times[1:]), [token.id for token in tokens])
 
 
-def llama_cpp(path: Path, threads: int) -> Callable[[list[int]], Timed]:
+def time_llama_cpp(side: LlamaCppSide) -> Timed:
     """The same through llama.cpp's C library, one call per token, with its default settings."""
-    from cyllama.llama import llama_cpp as c
-
-    c.disable_logging()
-    c.ggml_backend_load_all()
-    model = c.LlamaModel(str(path))
-    options = c.LlamaContextParams()
-    options.n_ctx, options.n_threads, options.n_threads_batch = 512, threads, threads
-    context = c.LlamaContext(model, options)
-    batch = c.LlamaBatch(n_tokens=512, embd=0, n_seq_max=1)
-    sampler = c.LlamaSampler(c.LlamaSamplerChainParams())
-    sampler.add_greedy()
-
-    def run(ids: list[int]) -> Timed:
-        context.kv_cache_clear()
-        tokens: list[int] = []
-        times, pending, position = [time.perf_counter()], list(ids), 0
-        for _ in range(NEW_TOKENS):
-            batch.set_batch(pending, position, False)  # logits of the last token only
-            context.decode(batch)
-            position += len(pending)
-            tokens.append(int(sampler.sample(context, -1)))
-            times.append(time.perf_counter())
-            pending = tokens[-1:]
-        milliseconds = np.array(times) * 1e3
-        return Timed(milliseconds[1] - milliseconds[0], np.diff(milliseconds[1:]), tokens)
-
-    return run
+    tokens, times = side.generate(NEW_TOKENS)
+    milliseconds = np.array(times) * 1e3
+    return Timed(milliseconds[1] - milliseconds[0], np.diff(milliseconds[1:]), tokens)
 
 
 def figures(runs: list[Timed]) -> dict[str, Any]:
@@ -267,7 +244,8 @@ def main() -> None:
         "eager": lambda ids: time_engine(eager, ids),
     }
     if importlib.util.find_spec("cyllama"):
-        sides["llama.cpp"] = llama_cpp(path, threads)
+        other = LlamaCppSide(str(path), ids, len(ids) + NEW_TOKENS, threads)
+        sides["llama.cpp"] = lambda ids: time_llama_cpp(other)
     result["engines"] = side_by_side(sides, ids, options.rounds)
     bandwidth = read_bandwidth("cpu", threads)
     result["read_gb_per_s"] = round(bandwidth / 1e9, 2)
