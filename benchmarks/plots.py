@@ -143,6 +143,10 @@ def _growth(canvas: Canvas, entry: Entry) -> None:
     _logarithmic(by_context, "y", "TPOT p50 [ms]")
     if contexts:
         by_context.legend(fontsize=9, frameon=False)
+    for axes, measured in ((by_context, contexts), (by_sampling, grown.get("sampling"))):
+        if not measured:
+            axes.text(0.5, 0.5, "not measured in this run", ha="center", va="center",
+                      transform=axes.transAxes, fontsize=10)  # fmt: skip
     for row, (name, kinds) in enumerate(reversed(grown.get("sampling", {}).items())):
         for offset, kind, colour in ((0.2, "greedy", "#0072B2"), (-0.2, "sampled", "#E69F00")):
             value = kinds[f"{kind}_tpot_p50_ms"]
