@@ -90,6 +90,7 @@ class PersistentTapeEngine:
     ) -> ResidentRun:
         check_prompt(self.model, cache, token_ids)
         check_gpu_cache(self.name, self.model, cache)
+        self._check_length(cache, len(token_ids), params)
         self._ownership.check_free()
         return ResidentRun(self.resident, self._ownership, cache, token_ids, params)
 
@@ -114,6 +115,16 @@ class PersistentTapeEngine:
         """End a reply that is under way and wait for the kernel, bounded. Idempotent."""
         self._ownership.closed = True
         self.resident.stop()
+
+    def _check_length(self, cache: KVCache, tokens: int, params: SamplingParams) -> None:
+        """Refuse a reply that could grow past what the kernel's attention has been checked for."""
+        longest = min(cache.length + tokens + params.max_tokens, cache.max_positions)
+        limit = self.kernel.checked_positions
+        if longest > limit:
+            raise UnpausedError(
+                f"{self.name} is checked for contexts up to {limit} and this reply could reach "
+                f"{longest}: ask for fewer tokens or use another engine"
+            )
 
     def _warm_up(self) -> None:
         """Load everything a reply touches: a module loaded later would wait for the kernel."""

@@ -59,7 +59,7 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
     Step step{p, s, dynamic, tid, tid / 32, tid % 32,
               {dynamic, &s.ring, static_cast<int>(p.ring_slots), 0, 0, 0, 0}, s.bounds};
     step.flip = step.squares = step.pass = 0;
-    step.kv_tiles = 0;
+    step.kv_parity = 0;
     step.keys = reinterpret_cast<u16*>(p.run[KEYS]);
     step.values = reinterpret_cast<u16*>(p.run[VALUES]);
     step.capacity = static_cast<int>(p.run[CAPACITY]);
@@ -163,8 +163,7 @@ __device__ __forceinline__ void feed_tape(const Params& p, Shared& s, u8* dynami
 // One warp: this item's keys and values of the history, layer by layer, as long as there is room.
 __device__ __forceinline__ void feed_cache(const Params& p, Shared& s, u8* dynamic) {
     const int lane = threadIdx.x % 32;
-    KvFeeder feeder{dynamic + p.at_kv, &s.kv, const_cast<volatile int*>(&s.quit),
-                    0};
+    KvFeeder feeder{dynamic + p.at_kv, &s.kv, const_cast<volatile int*>(&s.quit), 0, 0};
     const int kv_head = blockIdx.x / p.splits, split = blockIdx.x % p.splits;
     const i64 capacity = p.run[CAPACITY];
     const u16* keys = reinterpret_cast<const u16*>(p.run[KEYS]);
@@ -184,7 +183,7 @@ __device__ __forceinline__ void feed_cache(const Params& p, Shared& s, u8* dynam
             const i64 from = (static_cast<i64>(layer) * KV_HEADS + kv_head) * capacity * HEAD_DIM;
             for (int group = 0; group < row_groups(passes.tokens()); group++)
                 for (int tile = 0; tile < tiles && going; tile++)
-                    going = feeder.feed(keys + from, values + from,
+                    going = feeder.feed(tile % KV_SLOTS, keys + from, values + from,
                                         (splits.first(split) + tile) * TILE, passes.position,
                                         lane);
         }

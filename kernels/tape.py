@@ -19,7 +19,7 @@ from engine.models.base import Model, ModelConfig
 from engine.models.rope import rope_table
 from kernels import tape_build as build
 from kernels.tape_pack import pack
-from kernels.tape_plan import KV_SLOTS, Memory, Plan
+from kernels.tape_plan import KV_SLOTS, TILE, Memory, Plan
 
 THREADS = 384
 CANDIDATE_WORDS, DIGIT_WORDS = 6, 18
@@ -78,6 +78,15 @@ class TapeKernel:
         """Read from the tapes for one token, padding included."""
         return self.plan.tape_bytes_per_token
 
+    @property
+    def checked_positions(self) -> int:
+        """The longest history of which every tile has a slot of its own.
+
+        Longer ones take turns in the slots, which a model of the protocol shows to be right but no
+        GPU has shown yet: see benchmarks/TUNING.md.
+        """
+        return self.plan.splits * KV_SLOTS * TILE
+
     def launch(
         self, words: torch.Tensor, slots: torch.Tensor, run: torch.Tensor, numbers: torch.Tensor
     ) -> None:
@@ -98,6 +107,10 @@ class TapeKernel:
         """Forget what a run left in the exchanges; needed after one that did not end well."""
         for name in _EXCHANGES:
             self._tensors[name].zero_()
+
+    def buffer(self, name: str) -> torch.Tensor:
+        """What the kernel reads or writes under `name`: for tests."""
+        return self._tensors[name]
 
     def timeline(self) -> np.ndarray:
         """int64 [blocks, stages, MARKS] of the traced pass; see tape_step.cuh."""

@@ -41,19 +41,22 @@ struct KvBarriers {
     u64 full[KV_SLOTS], empty[KV_SLOTS];
 };
 
-// The copying warp's side. Rows beyond the history become zeros: what lies there may be anything.
+// The copying warp's side. Tile t of an item goes to slot t % KV_SLOTS, which always the same warp
+// empties: the parity that a barrier tells is enough only for who has seen every phase before.
+// Rows beyond the history become zeros: what lies there may be anything.
 struct KvFeeder {
     u8* base;
     KvBarriers* barriers;
     volatile int* quit;
-    u32 issued;
+    u32 used, parity;  // a bit for each slot
 
     __device__ __forceinline__ bool feed(
-        const u16* keys, const u16* values, int position, int history, int lane) {
-        const u32 slot = issued % KV_SLOTS, round = issued / KV_SLOTS;
-        if (round > 0)
-            while (!barrier_passed(&barriers->empty[slot], (round - 1) & 1))
+        int slot, const u16* keys, const u16* values, int position, int history, int lane) {
+        if (used >> slot & 1)
+            while (!barrier_passed(&barriers->empty[slot], ~parity >> slot & 1))
                 if (*quit) return false;
+        used |= 1u << slot;
+        parity ^= 1u << slot;
         const u32 to = shared_address(base + slot * 2 * KV_TILE_BYTES);
         constexpr int CHUNKS = HEAD_DIM / 8;  // of 16 bytes, in a row
         for (int chunk = lane; chunk < TILE * CHUNKS; chunk += 32) {
@@ -73,7 +76,6 @@ struct KvFeeder {
         asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
                          shared_address(&barriers->full[slot]))
                      : "memory");
-        issued++;
         return true;
     }
 };

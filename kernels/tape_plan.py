@@ -25,7 +25,7 @@ MAX_SLOTS = 16
 MAX_SPLITS = 64
 KV_SLOTS = 4  # tiles of keys and values that a block copies ahead
 STATIC_BYTES = 6144  # of shared memory, for barriers and small tables; an upper bound
-_TILE = 16  # positions
+TILE = 16  # positions that one warp attends to at a time
 _MIN_SLOTS = 3
 
 
@@ -189,7 +189,7 @@ class Memory:
         """For passes of `width` tokens in `limit` bytes, or `UnpausedError`."""
         c, shares = plan.config, plan.shares
         group = c.heads // c.kv_heads
-        kv_tile = _TILE * (c.head_dim * 2 + 16)
+        kv_tile = TILE * (c.head_dim * 2 + 16)
         chunk = 16 if width == 1 else 8
         sizes = [
             width * max(padded(c.hidden), padded(c.q_size)) * 4,

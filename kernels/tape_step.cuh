@@ -118,7 +118,7 @@ struct Step {
     int position, pass;
     int flip;      // of the sums, toggled by every chunk
     int squares;   // of the sums of squares, toggled by every gathering
-    u32 kv_tiles;  // tiles of keys and values used so far
+    u32 kv_parity;  // of this warp's slot of keys and values
     int kv_head, split;  // this block's item of attention
     Splits splits;       // of this pass
     u16 *keys, *values;
@@ -388,21 +388,23 @@ struct Step {
         Softmax softmax;
         softmax.queries = shared_address(queries) + lane * 16;
         softmax.begin();
-        // The history's tiles, and after them the new tokens' one.
+        // The history's tiles, by the warps that have a slot, and the new tokens' one by the next.
+        const bool has_fresh = last && warp == min(tiles, KV_SLOTS);
+        int tile = warp < KV_SLOTS ? warp : tiles;
 #pragma unroll 1
-        for (int tile = warp; tile < tiles + last; tile += WARPS) {
-            const bool fresh = tile == tiles;
-            const u32 number = kv_tiles + tile, slot = number % KV_SLOTS;
-            if (!fresh)
-                barrier_wait(&s.kv.full[slot], number / KV_SLOTS & 1, bounds, ATTENTION);
+        while (tile < tiles || has_fresh) {
+            const bool fresh = tile >= tiles;
+            if (!fresh) barrier_wait(&s.kv.full[warp], kv_parity, bounds, ATTENTION);
             const int start = (split_first + tile) * TILE;
-            softmax.add(fresh ? at(p.at_new) : at(p.at_kv) + slot * 2 * KV_TILE_BYTES,
+            softmax.add(fresh ? at(p.at_new) : at(p.at_kv) + warp * 2 * KV_TILE_BYTES,
                         fresh ? min(token, width - 1) + 1 : position - start, lane);
+            if (fresh) break;
             __syncwarp();
-            if (!fresh && lane == 0) barrier_arrive(&s.kv.empty[slot]);
+            if (lane == 0) barrier_arrive(&s.kv.empty[warp]);
+            kv_parity ^= 1;
+            tile += KV_SLOTS;
         }
-        kv_tiles += tiles;
-        const int active = min(WARPS, tiles + (last ? 1 : 0));
+        const int active = min(KV_SLOTS, tiles) + (last ? 1 : 0);
         float* outs = at<float>(p.at_sums);
         if (warp < active && row < first_row + rows) {
             if (quad == 0) {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -54,6 +56,20 @@ def unit_matrix(blocks: torch.Tensor, units: int, columns: int) -> torch.Tensor:
     return found
 
 
+class Reader:
+    """One block's tape, read stage by stage."""
+
+    def __init__(self, blocks: torch.Tensor) -> None:
+        self.blocks, self.at = blocks, 0
+
+    def take(self, units: int, columns: int) -> torch.Tensor:
+        """The next stage's rows; it fills its last row of blocks."""
+        count = units * columns // 32
+        found = unit_matrix(self.blocks[self.at : self.at + count], units, columns)
+        self.at += -(-count // WARPS) * WARPS
+        return found
+
+
 def test_the_tapes_hold_the_exact_weights_in_the_order_of_consumption() -> None:
     for config in AWKWARD.values():
         model, plan = model_of(config), Plan.of(config, 5)
@@ -71,22 +87,13 @@ def test_the_tapes_hold_the_exact_weights_in_the_order_of_consumption() -> None:
             "head": torch.zeros(c.vocab + 8, columns["hidden"]).bfloat16(),
         }
         for i, share in enumerate(plan.shares):
-            blocks = tape[i].view(-1, 32, 8)
-            at = 0
-
-            def take(units: int, width: int) -> torch.Tensor:
-                nonlocal at
-                count = units * width // 32
-                found = unit_matrix(blocks[at : at + count], units, width)
-                at += -(-count // WARPS) * WARPS
-                return found
-
+            reader = Reader(tape[i].view(-1, 32, 8))
             for layer in range(c.layers):
                 rows = slice(share.qkv_unit * UNIT, (share.qkv_unit + share.qkv_units) * UNIT)
-                held["qkv"][layer, rows] = take(share.qkv_units, columns["hidden"])
+                held["qkv"][layer, rows] = reader.take(share.qkv_units, columns["hidden"])
                 rows = slice(share.out_unit * UNIT, (share.out_unit + share.out_units) * UNIT)
-                held["o"][layer, rows] = take(share.out_units, columns["q"])
-                both = take(share.slices * 4, columns["hidden"]).view(
+                held["o"][layer, rows] = reader.take(share.out_units, columns["q"])
+                both = reader.take(share.slices * 4, columns["hidden"]).view(
                     -1, 2, UNIT, columns["hidden"]
                 )
                 mine = slice(share.slice * SLICE, (share.slice + share.slices) * SLICE)
@@ -100,12 +107,13 @@ def test_the_tapes_hold_the_exact_weights_in_the_order_of_consumption() -> None:
                                 for j in range(8):  # upper row's two pairs, lower row's two
                                     r = row + (j // 4) * 8 + lane // 4
                                     k = column * 16 + (j // 2 % 2) * 8 + lane % 4 * 2 + j % 2
-                                    held["down"][layer, r, k] = blocks[at, lane, j]
-                            at += 1
-            assert at * 512 <= share.layer_slots * SLOT_BYTES < at * 512 + SLOT_BYTES
-            at = share.layer_slots * SLOT_BYTES // 512
+                                    held["down"][layer, r, k] = reader.blocks[reader.at, lane, j]
+                            reader.at += 1
+            end = reader.at * 512
+            assert end <= share.layer_slots * SLOT_BYTES < end + SLOT_BYTES
+            reader.at = share.layer_slots * SLOT_BYTES // 512
             rows = slice(share.head_unit * UNIT, (share.head_unit + share.head_units) * UNIT)
-            held["head"][rows] = take(share.head_units, columns["hidden"])
+            held["head"][rows] = reader.take(share.head_units, columns["hidden"])
         assert torch.equal(held["qkv"][:, : c.qkv_size, : c.hidden], w.qkv)
         assert torch.equal(held["o"][:, : c.hidden, : c.q_size], w.o)
         gate, up = w.gate_up.chunk(2, dim=1)
@@ -144,7 +152,7 @@ def test_shared_memory_is_laid_out_without_overlap(name: str) -> None:
     memory = Memory.of(Plan.of(SHAPES[name], H200_BLOCKS), 1, H200_SHARED_BYTES)
     offsets = [memory.ring_slots * SLOT_BYTES, *memory.offsets(), memory.size]
     assert memory.ring_slots >= 8 and all(offset % 16 == 0 for offset in offsets)
-    assert all(a < b for a, b in zip(offsets[1:], offsets[2:], strict=False))
+    assert all(a < b for a, b in itertools.pairwise(offsets[1:]))
     assert memory.size + 6144 <= H200_SHARED_BYTES
 
 
@@ -159,7 +167,7 @@ def test_shared_memory_is_laid_out_without_overlap(name: str) -> None:
     ],
 )
 def test_shapes_that_the_kernel_does_not_do_are_refused_by_name(
-    changes: dict[str, int], message: str
+    changes: dict[str, Any], message: str
 ) -> None:
     config = dataclasses.replace(AWKWARD["nine heads"], **changes)
     with pytest.raises(UnpausedError, match=message):
