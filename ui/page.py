@@ -15,7 +15,7 @@ from ui import panels, share
 from ui.access import Access
 from ui.server import MAX_QUEUED, app_arguments, tighten
 from ui.services import Runtime, Services
-from ui.visitors import Visitors
+from ui.visitors import MAX_SESSIONS, Visitors
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -68,6 +68,9 @@ def start(
     runtime = Runtime(services)
     runtime.warm()
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported
+    # Gradio remembers ten thousand events and sums them up after each; nobody asks for it here.
+    os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "16")
+    os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", "1000")
 
     from ui.layout import build
     from ui.theme import style, theme
@@ -84,6 +87,7 @@ def start(
         css=style(),
         head=panels.HEAD,
         max_threads=FOLLOWERS,
+        state_session_capacity=2 * MAX_SESSIONS,  # pages that it remembers, 200 kB each
         max_file_size="1kb",  # nothing here takes files
         footer_links=[],
         run_history=False,
