@@ -15,9 +15,11 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from benchmarks.anatomy_parts import PARTS, anatomy_parts
 from benchmarks.hardware import Hardware, load_hardware
+from benchmarks.options import RIVALS
 from benchmarks.results import check_writable, load_file
 from benchmarks.table import heading
 from engine.errors import UnpausedError
+from engine.registry import ENGINES
 
 Entry = Mapping[str, Any]
 Canvas = Figure | SubFigure
@@ -27,7 +29,7 @@ _PART_COLOURS = dict(zip(PARTS, (
     "#0072B2", "#56B4E9", "#999999", "#009E73", "#E69F00", "#D55E00", "#CCCCCC",
 ), strict=True))  # fmt: skip
 _LINES = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_MARKERS = "osD^vP*"
+_MARKERS = "osD^vP*X"
 _FEW_DECADES = 1e4
 _REFERENCE_COLOUR = "#AA3377"
 _STATUS_COLOURS = {"claimed": "#999999", "measured": "#0072B2"}
@@ -72,13 +74,19 @@ def save_all(results: Path, path: Path) -> list[Path]:
 
 
 def whole_figure(entry: Entry) -> Figure:
-    """Anatomy, growth and hardware, one above the other."""
-    drawn = Figure(figsize=(9.0, 15.2), layout="constrained")
-    parts: Any = drawn.subfigures(3, 1, height_ratios=(5.6, 4.0, 5.6))
-    _anatomy(parts[0], entry)
-    _growth(parts[1], entry)
-    _hardware(parts[2], entry, load_hardware())
-    return drawn
+    """Anatomy, growth where it was measured, and hardware, one above the other."""
+    drawn: list[tuple[float, Callable[[Canvas], None]]] = [
+        (5.6, lambda canvas: _anatomy(canvas, entry)),
+        (5.6, lambda canvas: _hardware(canvas, entry, load_hardware())),
+    ]
+    if entry.get("growth"):
+        drawn.insert(1, (4.0, lambda canvas: _growth(canvas, entry)))
+    heights = [height for height, _ in drawn]
+    figure = Figure(figsize=(9.0, sum(heights)), layout="constrained")
+    parts: Any = figure.subfigures(len(drawn), 1, height_ratios=heights)
+    for part, (_, draw) in zip(parts, drawn, strict=True):
+        draw(part)
+    return figure
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -130,11 +138,11 @@ def _growth(canvas: Canvas, entry: Entry) -> None:
     grown = entry.get("growth", {})
     canvas.suptitle("How time per token grows", fontsize=11)
     by_context, by_sampling = canvas.subplots(1, 2)
-    for number, (name, points) in enumerate(grown.get("context", {}).items()):
+    for name, points in grown.get("context", {}).items():
         by_context.plot(
             [point["context"] for point in points],
             [point["tpot_p50_ms"] for point in points],
-            label=name, color=_LINES[number % len(_LINES)], marker=_MARKERS[number % 7],
+            label=name, **_look(name),
         )  # fmt: skip
     contexts = {
         point["context"] for points in grown.get("context", {}).values() for point in points
@@ -194,10 +202,10 @@ def _hardware(canvas: Canvas, entry: Entry, hardware: Hardware) -> None:
 
 
 def _measured_points(axes: Axes, entry: Entry, row: int) -> None:
-    for number, (name, figures) in enumerate(entry.get("engines", {}).items()):
+    for name, figures in entry.get("engines", {}).items():
         axes.plot(
-            figures["tokens_per_s"], row, _MARKERS[number % 7], label=f"{name}, measured",
-            color=_LINES[number % len(_LINES)], markeredgecolor="white", zorder=4,
+            figures["tokens_per_s"], row, label=f"{name}, measured", linestyle="none",
+            markeredgecolor="white", zorder=4, **_look(name),
         )  # fmt: skip
 
 
@@ -214,9 +222,8 @@ def _sizes(canvas: Canvas, entries: Sequence[Entry]) -> None:
     for entry in sorted(entries, key=lambda entry: entry["weight_bytes"]):
         for name, figures in entry.get("engines", {}).items():
             points.setdefault(name, []).append((entry["weight_bytes"], figures["tpot_p50_ms"]))
-    for number, (name, found) in enumerate(points.items()):
-        axes.plot([x / 1e9 for x, _ in found], [y for _, y in found], label=name,
-                  color=_LINES[number % len(_LINES)], marker=_MARKERS[number % 7])  # fmt: skip
+    for name, found in points.items():
+        axes.plot([x / 1e9 for x, _ in found], [y for _, y in found], label=name, **_look(name))
     ceiling = max(entry["read_ceiling_bytes_per_s"] for entry in entries)
     sizes = sorted(entry["weight_bytes"] for entry in entries)
     axes.plot([size / 1e9 for size in sizes], [size / ceiling * 1e3 for size in sizes],
@@ -226,6 +233,13 @@ def _sizes(canvas: Canvas, entries: Sequence[Entry]) -> None:
     _logarithmic(axes, "x", "weights read a token [GB]", [size / 1e9 for size in sizes])
     _logarithmic(axes, "y", f"TPOT p50 [ms] ({_counted(entries[0])})")
     axes.legend(fontsize=9, frameon=False)
+
+
+def _look(name: str) -> dict[str, Any]:
+    """Colour and marker of an engine or a rival, the same in every figure."""
+    names = [*ENGINES, *RIVALS]
+    number = names.index(name) if name in names else len(names)
+    return {"color": _LINES[number % len(_LINES)], "marker": _MARKERS[number % len(_MARKERS)]}
 
 
 def _logarithmic(
