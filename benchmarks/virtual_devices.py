@@ -1,4 +1,4 @@
-"""A microphone and a loudspeaker that are not there: null sinks of a PulseAudio server of one's own.
+"""A microphone and a loudspeaker that are not there: null sinks of a PulseAudio server of its own.
 
 What is played into the sink `microphone` is recorded by whoever listens; what an assistant says to
 the sink `loudspeaker` can be recorded, and fed back as an echo. Needs pulseaudio, pulseaudio-utils
