@@ -23,6 +23,7 @@ from engine.models.base import Model
 from engine.sampling import SamplingParams
 from engine.weights import layout
 
+_LLAMA_CONTEXT = 2048
 _MODULES = {"transformers": "transformers", "llama.cpp": "cyllama"}
 
 
@@ -148,8 +149,10 @@ class LlamaCppSide:
         self._prompt = prompt
         self._model = c.LlamaModel(path)
         options = c.LlamaContextParams()
-        options.n_ctx, options.n_threads, options.n_threads_batch = room, threads, threads
-        options.n_batch = len(prompt)
+        # Its defaults are for prompts of up to 2,048 tokens; its context comes in blocks of 256.
+        options.n_ctx = -(-max(room, _LLAMA_CONTEXT) // 256) * 256
+        options.n_threads, options.n_threads_batch = threads, threads
+        options.n_batch = max(len(prompt), options.n_batch)
         self._context = c.LlamaContext(self._model, options)
         self._batch = c.LlamaBatch(n_tokens=len(prompt), embd=0, n_seq_max=1)
         self._sampler = c.LlamaSampler(c.LlamaSamplerChainParams())
