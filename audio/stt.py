@@ -19,6 +19,7 @@ silence after the speech more than about the speech.
 
 from __future__ import annotations
 
+import logging
 import time
 import zlib
 from collections.abc import Iterator
@@ -35,6 +36,8 @@ from faster_whisper.transcribe import get_suppressed_tokens
 from audio.frames import STT_RATE_HZ
 from audio.vad import BLOCK, StreamingVad
 from engine.errors import UnpausedError
+
+logger = logging.getLogger(__name__)
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -108,6 +111,9 @@ class Transcriber:
     ) -> None:
         self.device = pick_device(device)
         self._whisper = _load(Path(model_dir), threads, self.device)
+        if device == "auto" and self.device == "cuda" and not _runs(self._whisper):
+            self.device = "cpu"
+            self._whisper = _load(Path(model_dir), threads, self.device)
         self.multilingual = bool(self._whisper.model.is_multilingual)
         self.language = self._check_language(language)
         self._speeches = {code: self._speech(code) for code in filter(None, [self.language])}
@@ -217,6 +223,17 @@ def pick_device(device: Device) -> Literal["cpu", "cuda"]:
     if device == "cuda":
         raise UnpausedError("speech to text finds no CUDA GPU here: leave the device to itself")
     return "cpu"
+
+
+def _runs(whisper: WhisperModel) -> bool:
+    """Whether the GPU can really be used: CTranslate2 finds out about its libraries this late."""
+    features = np.zeros((1, whisper.feature_extractor(np.zeros(160)).shape[0], 100), np.float32)
+    try:
+        whisper.model.encode(ctranslate2.StorageView.from_array(features), to_cpu=True)
+    except RuntimeError as error:
+        logger.warning("speech to text stays on the CPU: %s", error)
+        return False
+    return True
 
 
 def _load(model_dir: Path, threads: int, device: Literal["cpu", "cuda"]) -> WhisperModel:

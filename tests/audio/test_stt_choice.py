@@ -28,8 +28,11 @@ class FakeModel:
     def __init__(self, multilingual: bool, language: str) -> None:
         self.is_multilingual, self.language = multilingual, language
         self.detections = 0
+        self.broken = False
 
-    def encode(self, features: Any) -> str:
+    def encode(self, features: Any, to_cpu: bool = False) -> str:
+        if self.broken:
+            raise RuntimeError("libcudnn is not there")
         return "encoded"
 
     def detect_language(self, encoded: str) -> list[list[tuple[str, float]]]:
@@ -44,10 +47,12 @@ class FakeWhisper:
     made: ClassVar[list[dict[str, Any]]] = []  # of all, cleared by the fixture
     multilingual = False
     language = "de"
+    broken = False
 
     def __init__(self, path: str, **options: Any) -> None:
         FakeWhisper.made.append(options)
         self.model = FakeModel(FakeWhisper.multilingual, FakeWhisper.language)
+        self.model.broken = FakeWhisper.broken and options["device"] == "cuda"
         self.hf_tokenizer = None
         self.max_length = 448
         self.supported_languages = ["de", "en", "fr"] if FakeWhisper.multilingual else ["en"]
@@ -67,7 +72,7 @@ def model_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("model.bin", "config.json", "tokenizer.json"):
         (tmp_path / name).write_text("x")
     FakeWhisper.made.clear()
-    FakeWhisper.multilingual, FakeWhisper.language = False, "de"
+    FakeWhisper.multilingual, FakeWhisper.language, FakeWhisper.broken = False, "de", False
     monkeypatch.setattr(stt, "WhisperModel", FakeWhisper)
     monkeypatch.setattr(stt, "Tokenizer", FakeTokenizer)
     monkeypatch.setattr(stt, "get_suppressed_tokens", lambda *_: [])
@@ -94,6 +99,15 @@ def test_without_a_gpu_it_is_the_cpu(model_dir: Path, monkeypatch: pytest.Monkey
     assert Transcriber(model_dir).device == "cpu"
     assert FakeWhisper.made[-1]["device"] == "cpu"
     assert FakeWhisper.made[-1]["compute_type"] == "int8"
+
+
+def test_a_gpu_whose_libraries_are_missing_leaves_it_to_the_cpu(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(monkeypatch, 1)
+    FakeWhisper.broken = True
+    assert Transcriber(model_dir).device == "cpu"
+    assert [made["device"] for made in FakeWhisper.made] == ["cuda", "cpu"]
 
 
 def test_the_cpu_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
