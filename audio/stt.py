@@ -227,7 +227,7 @@ def pick_device(device: Device) -> Literal["cpu", "cuda"]:
 
 def _runs(whisper: WhisperModel) -> bool:
     """Whether the GPU can really be used: CTranslate2 finds out about its libraries this late."""
-    features = np.zeros((1, whisper.feature_extractor(np.zeros(160)).shape[0], 100), np.float32)
+    features = np.zeros((1, whisper.model.n_mels, 100), np.float32)
     try:
         whisper.model.encode(ctranslate2.StorageView.from_array(features), to_cpu=True)
     except RuntimeError as error:

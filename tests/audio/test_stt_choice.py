@@ -27,7 +27,7 @@ class FakeModel:
 
     def __init__(self, multilingual: bool, language: str) -> None:
         self.is_multilingual, self.language = multilingual, language
-        self.detections = 0
+        self.detections, self.n_mels = 0, 80
         self.broken = False
 
     def encode(self, features: Any, to_cpu: bool = False) -> str:
