@@ -7,30 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from benchmarks.anatomy_parts import PARTS, anatomy_parts
 from benchmarks.hardware import Hardware, load_hardware
-from benchmarks.options import RIVALS
+from benchmarks.plot_style import PART_COLOURS, logarithmic, look, patch
 from benchmarks.results import check_writable, load_file
 from benchmarks.table import heading
 from engine.errors import UnpausedError
-from engine.registry import ENGINES
 
 Entry = Mapping[str, Any]
 Canvas = Figure | SubFigure
 SUFFIXES = (".png", ".svg", ".pdf")
-# Okabe and Ito's colours, told apart by people who see fewer of them.
-_PART_COLOURS = dict(zip(PARTS, (
-    "#0072B2", "#56B4E9", "#999999", "#009E73", "#E69F00", "#D55E00", "#CCCCCC",
-), strict=True))  # fmt: skip
-_LINES = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_MARKERS = "osD^vP*X"
-_FEW_DECADES = 1e4
 _REFERENCE_COLOUR = "#AA3377"
 _STATUS_COLOURS = {"claimed": "#999999", "measured": "#0072B2"}
 
@@ -119,7 +110,7 @@ def _anatomy(canvas: Canvas, entry: Entry) -> None:
             left = 0.0
             for part, us in bar.parts:
                 width = us / of(bar)
-                axes.barh(row, width, left=left, color=_PART_COLOURS[part], height=0.7)
+                axes.barh(row, width, left=left, color=PART_COLOURS[part], height=0.7)
                 left += width
             if axes is absolute:
                 axes.text(left, row, f" {bar.total_us:,.0f}", va="center", fontsize=9)
@@ -130,7 +121,7 @@ def _anatomy(canvas: Canvas, entry: Entry) -> None:
     shares.set_xlabel("share of that engine's own token [%]")
     shares.set_xlim(0, 100)
     used = {part for bar in bars for part, _ in bar.parts}
-    handles = [_patch(_PART_COLOURS[part], part) for part in PARTS if part in used]
+    handles = [patch(PART_COLOURS[part], part) for part in PARTS if part in used]
     canvas.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
 
 
@@ -142,13 +133,13 @@ def _growth(canvas: Canvas, entry: Entry) -> None:
         by_context.plot(
             [point["context"] for point in points],
             [point["tpot_p50_ms"] for point in points],
-            label=name, **_look(name),
+            label=name, **look(name),
         )  # fmt: skip
     contexts = {
         point["context"] for points in grown.get("context", {}).values() for point in points
     }
-    _logarithmic(by_context, "x", "tokens of context", sorted(contexts))
-    _logarithmic(by_context, "y", "TPOT p50 [ms]")
+    logarithmic(by_context, "x", "tokens of context", sorted(contexts))
+    logarithmic(by_context, "y", "TPOT p50 [ms]")
     if contexts:
         by_context.legend(fontsize=9, frameon=False)
     for axes, measured in ((by_context, contexts), (by_sampling, grown.get("sampling"))):
@@ -165,7 +156,7 @@ def _growth(canvas: Canvas, entry: Entry) -> None:
     by_sampling.margins(x=0.15)
     by_sampling.set_xlabel(f"TPOT p50 [ms], {_sampled_with(grown)}")
     by_sampling.spines[["top", "right"]].set_visible(False)
-    handles = [_patch("#0072B2", "greedy"), _patch("#E69F00", "sampled")]
+    handles = [patch("#0072B2", "greedy"), patch("#E69F00", "sampled")]
     by_sampling.legend(handles=handles, fontsize=9, frameon=False)
     note = f"n = {grown.get('rounds', 0)} rounds of {grown.get('tokens', 0)} tokens a point"
     by_context.set_title(note, fontsize=9)
@@ -195,7 +186,7 @@ def _hardware(canvas: Canvas, entry: Entry, hardware: Hardware) -> None:
                   ha="center", va="bottom", fontsize=8, color=_REFERENCE_COLOUR)  # fmt: skip
     axes.set_yticks(range(len(bounds)), [name for name, _, _ in bounds])
     axes.margins(y=0.08)
-    _logarithmic(axes, "x", f"tokens/s; bound = bandwidth / {read / 1e6:,.0f} MB read a token")
+    logarithmic(axes, "x", f"tokens/s; bound = bandwidth / {read / 1e6:,.0f} MB read a token")
     axes.plot([], [], color=_REFERENCE_COLOUR, linestyle=":",
               label="GLM-5 as published: another model, not comparable")  # fmt: skip
     canvas.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
@@ -205,7 +196,7 @@ def _measured_points(axes: Axes, entry: Entry, row: int) -> None:
     for name, figures in entry.get("engines", {}).items():
         axes.plot(
             figures["tokens_per_s"], row, label=f"{name}, measured", linestyle="none",
-            markeredgecolor="white", zorder=4, **_look(name),
+            markeredgecolor="white", zorder=4, **look(name),
         )  # fmt: skip
 
 
@@ -223,49 +214,16 @@ def _sizes(canvas: Canvas, entries: Sequence[Entry]) -> None:
         for name, figures in entry.get("engines", {}).items():
             points.setdefault(name, []).append((entry["weight_bytes"], figures["tpot_p50_ms"]))
     for name, found in points.items():
-        axes.plot([x / 1e9 for x, _ in found], [y for _, y in found], label=name, **_look(name))
+        axes.plot([x / 1e9 for x, _ in found], [y for _, y in found], label=name, **look(name))
     ceiling = max(entry["read_ceiling_bytes_per_s"] for entry in entries)
     sizes = sorted(entry["weight_bytes"] for entry in entries)
     axes.plot([size / 1e9 for size in sizes], [size / ceiling * 1e3 for size in sizes],
               color="#999999", linestyle="--", label="weights at the read ceiling")  # fmt: skip
     canvas.suptitle(f"Time per token against model size, {entries[0]['machine']['device']}",
                     fontsize=11)  # fmt: skip
-    _logarithmic(axes, "x", "weights read a token [GB]", [size / 1e9 for size in sizes])
-    _logarithmic(axes, "y", f"TPOT p50 [ms] ({_counted(entries[0])})")
+    logarithmic(axes, "x", "weights read a token [GB]", [size / 1e9 for size in sizes])
+    logarithmic(axes, "y", f"TPOT p50 [ms] ({_counted(entries[0])})")
     axes.legend(fontsize=9, frameon=False)
-
-
-def _look(name: str) -> dict[str, Any]:
-    """Colour and marker of an engine or a rival, the same in every figure."""
-    names = [*ENGINES, *RIVALS]
-    number = names.index(name) if name in names else len(names)
-    return {"color": _LINES[number % len(_LINES)], "marker": _MARKERS[number % len(_MARKERS)]}
-
-
-def _logarithmic(
-    axes: Axes, which: Literal["x", "y"], label: str, ticks: Sequence[float] = ()
-) -> None:
-    """Make an axis logarithmic with plain numbers, at `ticks` if there are any."""
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
-    axis.set_label_text(label)
-    if ticks:
-        axis.set_major_locator(FixedLocator(list(ticks)))
-        axis.set_minor_locator(NullLocator())
-    else:
-        low, high = axis.get_view_interval()
-        subs = (1.0, 2.0, 5.0) if high / low < _FEW_DECADES else (1.0,)
-        axis.set_major_locator(LogLocator(subs=subs, numticks=15))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
-    axis.set_minor_formatter(NullFormatter())
-    axis.grid(True, which="major", alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _plain(value: float) -> str:
-    if value >= 1e6:
-        return f"{value / 1e6:,g}M"
-    return f"{value:,.0f}" if value >= 10 else f"{value:.3g}"
 
 
 def _counted(entry: Entry) -> str:
@@ -276,9 +234,3 @@ def _counted(entry: Entry) -> str:
 def _sampled_with(grown: Mapping[str, Any]) -> str:
     used = grown.get("sampled_with", {})
     return f"temperature {used.get('temperature', '?')}, top-p {used.get('top_p', '?')}"
-
-
-def _patch(colour: str, label: str) -> Any:
-    from matplotlib.patches import Patch
-
-    return Patch(color=colour, label=label)
