@@ -22,18 +22,23 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"unpaused: {message} (see {self.prog} --help)\n")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The commands and their options."""
-    # Shared by the page and the commands; suppressed defaults let `app.py --engine X chat` hold.
+def _shared() -> tuple[_Parser, _Parser]:
+    """Options of the page and the commands, and those of whoever speaks and listens."""
+    # Suppressed defaults let `app.py --engine X chat` hold, and made anew for page and commands:
+    # `set_defaults` writes into the options, which argparse shares with the parents.
     shared = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
     shared.add_argument("--engine", help="decode engine; `doctor` lists them (default: eager)")
     shared.add_argument("--model", help="a known name, a path, or a hub repository owner/name")
     shared.add_argument("--context", type=int, metavar="N", help="tokens kept (default: 2048)")
-    # The same for those commands that speak and listen.
     speech = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
     speech.add_argument("--stt", metavar="MODEL", help="speech model: tiny.en, base, a folder, ...")
     speech.add_argument("--voice", metavar="VOICE", help="Piper voice: a name, or an .onnx file")
     speech.add_argument("--language", metavar="CODE", help="of the speaker (what the model tells)")
+    return shared, speech
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
     sampling = _Parser(add_help=False)
     sampling.add_argument("--max-tokens", type=int, default=256, help="(default: %(default)s)")
     sampling.add_argument("--temperature", type=float, default=0.0, help="(default: 0, greedy)")
@@ -45,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     json.add_argument("--json", action="store_true", help="one JSON object as the last line")
 
     top = _Parser(prog="app.py", description="Unpaused: a voice assistant that shows its decode.",
-                  epilog="Without a command: the page.", parents=[shared, speech])  # fmt: skip
+                  epilog="Without a command: the page.", parents=[*_shared()])  # fmt: skip
     top.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     top.add_argument("--port", type=int, default=7860, help="port of the page (%(default)s)")
     top.add_argument("--share", action="store_true", help="a public link to the page, for a week")
@@ -53,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--api-key", metavar="KEY", help="asked of /v1 clients (UNPAUSED_API_KEY)")
     top.set_defaults(engine="eager", model="smollm2-135m-instruct", context=2048,
                      stt="stt", voice="voice", language=None)  # fmt: skip
+    shared, speech = _shared()
     commands = top.add_subparsers(
         dest="command", metavar="{chat,turn,listen,doctor,bench}", parser_class=_Parser
     )

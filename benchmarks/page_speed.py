@@ -86,7 +86,7 @@ def chat(engine: str, as_the_page: bool) -> float:
         "from app import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
-    command = [sys.executable, "-c", program, "--engine", engine, "chat", QUESTION, "--json"]
+    command = [sys.executable, "-c", program, "chat", "--engine", engine, QUESTION, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
     if done.returncode:
         raise SystemExit(f"chat failed: {done.stderr.strip()[-400:]}")

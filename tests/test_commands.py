@@ -62,6 +62,13 @@ def last_json(result: subprocess.CompletedProcess[str]) -> dict:
     return json.loads(result.stdout.splitlines()[-1])
 
 
+def test_an_option_before_the_command_holds() -> None:
+    for arguments in (["--engine", "graph", "chat", "hi"], ["chat", "--engine", "graph", "hi"]):
+        assert app.parser().parse_args(arguments).engine == "graph"
+    options = app.parser().parse_args(["chat", "hi"])
+    assert (options.engine, options.context) == ("eager", 2048)
+
+
 def test_chat_answers_and_gives_its_figures(smollm2_path: Path) -> None:
     result = last_json(run("chat", "What is the capital of France?", "--json"))
     assert "Paris" in result["reply"]
