@@ -1,0 +1,59 @@
+"""Turn after turn, page after page: what the server holds stays the same."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import tracemalloc
+from typing import Any
+
+import numpy as np
+
+from benchmarks.visitor import Visitor
+from ui.page import Page
+
+TURNS = 6  # of one page
+PAGES = 5
+GROWTH_BYTES = 20_000  # a page; the voice of one answer has 150,000
+
+
+def test_pages_and_their_turns_leave_nothing_behind(page: Page) -> None:
+    speech = np.zeros(12000, np.int16)
+    speech[2000:9000] = 9000
+    runtime = page.visitors.runtime
+    pipeline: Any = runtime.pipeline()
+
+    async def visit() -> None:
+        async with Visitor(page.url, fast=True) as visitor:
+            for turn in range(TURNS):
+                runtime.allowances.clear()
+                heard = await (visitor.speak(speech) if turn % 2 else visitor.type_("Why?"))
+                assert heard.finish == "complete" and heard.samples == heard.announced
+            assert visitor.foreign == 0 and not visitor.faults
+        pipeline.turns.clear()  # the stand-in's own memory
+        pipeline.heard.clear()
+        for _ in range(100):  # the server hears of a closed tab by its connection
+            if not page.visitors._sessions:
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError("the session outlived its page")
+
+    # Gradio keeps a page's components for as many pages as it is told, whether closed or not.
+    page.blocks.app.state_holder.capacity = 2
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            asyncio.run(visit())
+        threads = threading.active_count()
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(PAGES):
+            asyncio.run(visit())
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (after - before) / PAGES < GROWTH_BYTES
+    assert threading.active_count() <= threads + 2
+    assert runtime.gate.length == 0 and runtime.kv.held <= 1
