@@ -7,13 +7,11 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 import httpx
 import psutil
@@ -70,50 +68,24 @@ def _wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
 
 @dataclass
 class Memory:
-    """Resident memory of a process, sampled from a thread."""
+    """Resident memory of a process, looked at when it ought to be the same each time."""
 
     process: psutil.Process
-    every_s: float = 2.0
     samples: list[tuple[float, float]] = field(default_factory=list)  # (s, MB)
 
-    def __enter__(self) -> Memory:
-        self._stop = threading.Event()
-        self._began = time.monotonic()
-        threading.Thread(target=self._run, daemon=True).start()
-        return self
+    def take(self) -> None:
+        self.samples.append((time.monotonic(), self.process.memory_info().rss / 1e6))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self._stop.set()
+    def slope_mb_per_h(self, warm_up_share: float) -> float | None:
+        """Growth after the warm-up: the median of the slopes between any two samples (Theil, Sen).
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            with contextlib.suppress(psutil.Error):
-                rss_mb = self.process.memory_info().rss / 1e6
-                self.samples.append((time.monotonic() - self._began, rss_mb))
-            self._stop.wait(self.every_s)
-
-    def slope_mb_per_h(self, warm_up_s: float) -> float | None:
-        """Growth after the warm-up: the median of the slopes between its samples (Theil and Sen).
-
-        The lowest of each of up to sixty stretches stands for it: memory that is in use for a
-        moment is no growth. None with too few samples.
+        None with too few samples.
         """
-        after = [sample for sample in self.samples if sample[0] >= warm_up_s]
-        size = max(1, len(after) // 60)
-        lows = [
-            min(after[at : at + size], key=lambda sample: sample[1])
-            for at in range(0, len(after), size)
-        ]
+        after = self.samples[int(len(self.samples) * warm_up_share) :]
         slopes = sorted(
             (later[1] - sooner[1]) / (later[0] - sooner[0])
-            for index, sooner in enumerate(lows)
-            for later in lows[index + 1 :]
-            if later[0] > sooner[0]
+            for index, sooner in enumerate(after)
+            for later in after[index + 1 :]
         )
         return slopes[len(slopes) // 2] * 3600 if slopes else None
 

@@ -28,7 +28,7 @@ from assets.resolver import resolve
 from audio.frames import STT_RATE_HZ, Resampler, from_pcm16, to_pcm16
 from audio.stt import Transcriber
 from audio.tts import Synthesizer
-from benchmarks.served import Memory, Served, check_environment, served
+from benchmarks.served import Served, check_environment, served
 from benchmarks.visitor import Fault, Heard, Visitor
 from engine.errors import UnpausedError
 
@@ -188,7 +188,7 @@ async def simulate(server: Served, made: list[Story], minutes: float) -> float:
     return time.monotonic() - began
 
 
-def report(made: list[Story], server: Served, memory: Memory, seconds: float) -> dict[str, Any]:
+def report(made: list[Story], server: Served, seconds: float) -> dict[str, Any]:
     heard = [heard for story in made for heard in story.heard]
     short = [h for h in heard if h.announced is not None and h.samples != h.announced]
     counted = server.metrics()
@@ -206,7 +206,7 @@ def report(made: list[Story], server: Served, memory: Memory, seconds: float) ->
         "answers_cut_short": len(short),
         "wait": waits(made),
         "dropped": dropped,
-        "rss_mb": round(memory.samples[-1][1], 1) if memory.samples else None,
+        "rss_mb": round(server.process.memory_info().rss / 1e6, 1),
     }
 
 
@@ -231,9 +231,9 @@ def main() -> int:
     check_environment()
     try:
         made = stories(options.visitors)
-        with served(options.engine) as server, Memory(server.process) as memory:
+        with served(options.engine) as server:
             seconds = asyncio.run(simulate(server, made, options.minutes))
-            result = {"engine": options.engine, **report(made, server, memory, seconds)}
+            result = {"engine": options.engine, **report(made, server, seconds)}
     except UnpausedError as error:
         print(f"unpaused: {error}", file=sys.stderr)
         return 2
