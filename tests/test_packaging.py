@@ -170,7 +170,8 @@ def test_every_asset_can_do_without_the_hub(manifest: Manifest) -> None:
 
 
 def test_each_role_has_one_default_and_each_name_is_one(manifest: Manifest) -> None:
-    assert sorted(asset.role for asset in manifest.defaults()) == ["llm", "stt", "voice"]
+    defaults = sorted(asset.role for asset in manifest.defaults())
+    assert defaults == ["llm", "stt", "turn", "voice"]
     names = manifest.names()
     assert len(names) == len(set(names)) and all(name == name.lower() for name in names)
 
