@@ -12,6 +12,9 @@ _MIN_LETTERS = 10  # of a piece; a shorter one is over before the next has been 
 _FIRST_MIN_WORDS = 5
 _FIRST_MAX_WORDS = 8  # 2.5 s of speech, 120 ms of synthesis; 11 words take 200 ms
 _FIRST_SHORTEST, _FIRST_LATEST = 4, 14  # words: rather wait than begin with two
+# The next pieces grow as there is more speech to cover their synthesis, which a busy processor
+# drags out: the second of a long sentence would otherwise come too late.
+_RAMP_WORDS = (_FIRST_MAX_WORDS, 16, 28)
 _MAX_WORDS = 45  # about 60 tokens
 _MAX_CHARS = 280
 
@@ -61,7 +64,16 @@ class ClauseChunker:
     def __init__(self) -> None:
         self._spoken = SpokenWords()
         self._words: list[str] = []
-        self._first = True
+        self._pieces = 0  # so far
+
+    @property
+    def _first(self) -> bool:
+        return self._pieces == 0
+
+    @property
+    def _most(self) -> int:
+        """Words of the next piece."""
+        return _RAMP_WORDS[self._pieces] if self._pieces < len(_RAMP_WORDS) else _MAX_WORDS
 
     def push(self, delta: str) -> list[str]:
         """The pieces that `delta` has made complete."""
@@ -95,14 +107,16 @@ class ClauseChunker:
         """Cut a first sentence that goes on without punctuation where `word` begins a clause."""
         count = len(self._words)
         begins = self._first and count >= _FIRST_MIN_WORDS and word.lower() in _CLAUSE_STARTERS
+        begins = begins and not _leans(self._words[-1])
         return self._cut(count) if begins and self._enough(count) else []
 
     def _cut_if_complete(self) -> list[str]:
         words, count = self._words, len(self._words)
-        ends = _ends_sentence(words) or (self._first and _ends_clause(words[-1]))
+        clause = _ends_clause(words[-1]) and (self._first or 2 * count >= self._most)
+        ends = _ends_sentence(words) or (clause and self._pieces < len(_RAMP_WORDS))
         if ends and self._enough(count):
             return self._cut(count)
-        too_long = count >= _MAX_WORDS or sum(map(len, words)) + count > _MAX_CHARS
+        too_long = (count >= self._most and not self._first) or sum(map(len, words)) + count > _MAX_CHARS
         if too_long or (self._first and count >= _FIRST_MAX_WORDS):
             cut = self._best_cut()
             if too_long or cut >= _FIRST_SHORTEST or count >= _FIRST_LATEST:
@@ -133,7 +147,7 @@ class ClauseChunker:
         piece = " ".join(words)
         if not any(map(str.isalnum, piece)):
             return []
-        self._first = False
+        self._pieces += 1
         return [piece]
 
 

@@ -223,3 +223,15 @@ def test_marks_across_deltas() -> None:
 def test_nothing_speakable_is_ever_without_a_word() -> None:
     for text in TEXTS:
         assert all(re.search(r"\w", piece) for piece in cut(text))
+
+
+def test_pieces_grow_with_the_speech_that_covers_their_synthesis() -> None:
+    text = "and then the old sailor looked at the quiet harbour " * 20
+    lengths = [len(piece.split()) for piece in cut(text)]
+    assert lengths[0] <= 8 and lengths[1] <= 16 and lengths[2] <= 28
+    assert max(lengths) <= 45 and max(lengths[3:]) > 28
+
+
+def test_a_clause_is_not_begun_with_a_word_that_leans_on_it() -> None:
+    pieces = cut("The art of playing the piano is as much about practice as about talent.")
+    assert not pieces[0].endswith(" is")
