@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, HttpCredentials
 from playwright.sync_api import Page as Tab
 
 from tests.ui.browser import ask, free_port, visit, wait_for_reply, wait_for_status
@@ -14,7 +14,7 @@ from ui.access import Access
 from ui.page import Page, start
 
 pytestmark = pytest.mark.browser
-PASSWORD = {"username": "ann", "password": "secret"}
+PASSWORD: HttpCredentials = {"username": "ann", "password": "secret"}
 
 
 @pytest.fixture
@@ -52,7 +52,8 @@ def test_without_the_password_there_is_nothing(
     page: Page, access: Access, browser: Browser
 ) -> None:
     access.auth = "ann:secret"
-    context = browser.new_context(http_credentials={**PASSWORD, "password": "wrong"})
+    wrong: HttpCredentials = {"username": "ann", "password": "wrong"}
+    context = browser.new_context(http_credentials=wrong)
     try:
         tab = context.new_page()
         answer = tab.goto(page.url)
