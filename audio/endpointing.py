@@ -28,7 +28,7 @@ class EndpointingConfig:
     stop_threshold: float = 0.35
     pre_roll_ms: int = 400  # kept from before speech was noticed: soft first consonants
     post_roll_ms: int = 200  # kept after its end, for the same reason
-    min_speech_ms: int = 250  # voiced; less is a cough or a click
+    min_speech_ms: int = 200  # voiced; less is a cough or a click, the shortest "Stop" has 256
     pause_ms: int = 96  # three blocks: enough to begin work that may be thrown away
     complete_silence_ms: int = 192  # six blocks: when what was said sounds finished
     stop_silence_ms: int = 500  # when nobody has judged it

@@ -116,7 +116,8 @@ class ClauseChunker:
         ends = _ends_sentence(words) or (clause and self._pieces < len(_RAMP_WORDS))
         if ends and self._enough(count):
             return self._cut(count)
-        too_long = (count >= self._most and not self._first) or sum(map(len, words)) + count > _MAX_CHARS
+        too_long = sum(map(len, words)) + count > _MAX_CHARS
+        too_long = too_long or (count >= self._most and not self._first)
         if too_long or (self._first and count >= _FIRST_MAX_WORDS):
             cut = self._best_cut()
             if too_long or cut >= _FIRST_SHORTEST or count >= _FIRST_LATEST:

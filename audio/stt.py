@@ -51,7 +51,7 @@ _PAUSE_BLOCKS = 10  # 320 ms: over this a pause between words is told from a sto
 
 # Whisper writes fluent sentences about silence. What speech and other sounds measured, same clips
 # and forty of silence, noise, hum, tones, coughs and clicks:
-_MIN_VOICED_MS = 250  # shortest "Stop." 288; other sounds 0
+_MIN_VOICED_MS = 160  # shortest "Stop." 256, in some cuts less; other sounds 0
 _VOICED = 0.5
 _MAX_NO_SPEECH = 0.6  # speech at most 0.32; other sounds 0.74 and more
 _MIN_LOGPROB = -1.5  # mean per token; below it no clip had half of its words right

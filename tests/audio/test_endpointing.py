@@ -65,7 +65,7 @@ def test_scripts(name: str, script: Script, turns: int) -> None:
 
 
 def test_start_is_told_after_the_minimum_and_names_where_it_began() -> None:
-    script: Script = [(640, 0.0), (224, 0.9)]
+    script: Script = [(640, 0.0), (192, 0.9)]
     assert run(script) == []
     assert run([*script, (32, 0.9)]) == [SpeechStarted(start_sample=640 * 16)]
 
@@ -185,7 +185,7 @@ def test_listen_goes_on_in_silence_after_the_end() -> None:
 
 
 @pytest.mark.parametrize(
-    "samples", [np.zeros(0, np.float32), recording((3000, 0.0)), recording((500, 0.0), (200, 0.9))]
+    "samples", [np.zeros(0, np.float32), recording((3000, 0.0)), recording((500, 0.0), (150, 0.9))]
 )
 def test_listen_without_speech(samples: np.ndarray) -> None:
     assert listen(samples, loudness) is None
