@@ -81,6 +81,18 @@ class Session(Minutes):
         else:
             self._floor.dialogue.stop(samples)
 
+    def forget(self) -> None:
+        """The visitor has left for good: end the turn, and let go of the words and the KV cache.
+
+        They and the session refer to each other, and would else wait for a garbage collection.
+        """
+        self.stop()
+        with self.changed:
+            conversation, self._conversation, self.last_reply = self._conversation, None, None
+            idle = self._worker is None or not self._worker.running
+        if conversation is not None and idle:
+            conversation.clear()
+
     def new_conversation(self) -> None:
         self.stop()
         with self.changed:

@@ -61,7 +61,7 @@ class Visitors:
         with self._lock:
             session = self._sessions.pop(session_id, None)
         if session is not None:
-            session.stop()
+            session.forget()
 
     def close_all(self) -> None:
         self._closed.set()
