@@ -72,4 +72,6 @@ class Visitors:
         idle = [session for session in self._sessions.values() if not session.active]
         if not idle:
             raise UnpausedError("Too many visitors at once; please try again in a few minutes.")
-        del self._sessions[min(idle, key=lambda session: session.used_at).id]
+        oldest = min(idle, key=lambda session: session.used_at)
+        del self._sessions[oldest.id]
+        oldest.forget()
