@@ -46,6 +46,14 @@ class KVPool:
                 holder.cache = self._sized(free, holder.cache, positions)
             self._live = [*others, weakref.ref(holder)]
 
+    def release(self, holder: Holder) -> None:
+        """`holder`, who does not decode, will not come back soon: give up its cache now."""
+        with self._lock:
+            if any(ref() is holder for ref in self._live):
+                self._live = [ref for ref in self._live if ref() not in (None, holder)]
+                self._taken[holder] = holder.cache.max_positions
+                holder.cache = holder.cache.resized(1)
+
     @property
     def held(self) -> int:
         """Caches of full size there are."""

@@ -84,7 +84,8 @@ class Session(Minutes):
     def forget(self) -> None:
         """The visitor has left for good: end the turn, and let go of the words and the KV cache.
 
-        They and the session refer to each other, and would else wait for a garbage collection.
+        What a session is made of refers to each other, and would else wait for a garbage collection.
+        A reply that is only just being stopped keeps its cache until then.
         """
         self.stop()
         with self.changed:
@@ -92,6 +93,7 @@ class Session(Minutes):
             idle = self._worker is None or not self._worker.running
         if conversation is not None and idle:
             conversation.clear()
+            self._runtime.kv.release(conversation)
 
     def new_conversation(self) -> None:
         self.stop()
