@@ -75,6 +75,18 @@ def test_a_dropped_conversation_takes_its_cache_along(long_llama: Model) -> None
     assert pool.evictions == 0
 
 
+def test_who_gives_its_cache_up_may_come_back(long_llama: Model) -> None:
+    engine, pool = EagerEngine(long_llama), KVPool()
+    chat = Conversation(long_llama, 128)
+    first = say(pool, engine, chat, "hello")
+    pool.release(chat)
+    assert (pool.held, chat.cache.max_positions) == (0, 1)
+    pool.release(chat)
+    chat.clear()
+    assert say(pool, engine, chat, "hello") == first
+    assert (pool.held, pool.evictions) == (1, 0)
+
+
 def test_a_reply_may_refuse_to_leave_turns_out(long_llama: Model) -> None:
     engine, chat = EagerEngine(long_llama), Conversation(long_llama, 128)
     chat.messages += [

@@ -6,12 +6,17 @@ import asyncio
 import gc
 import threading
 import tracemalloc
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from audio.pipeline import VoicePipeline
 from benchmarks.visitor import Visitor
+from tests.ui.api.conftest import FakeSynthesizer, SlowEngine, made_services
+from tests.ui.fakes import FakePipeline
 from ui.page import Page
+from ui.services import Runtime, Services
+from ui.visitors import Visitors
 
 TURNS = 6  # of one page
 PAGES = 5
@@ -57,3 +62,24 @@ def test_pages_and_their_turns_leave_nothing_behind(page: Page) -> None:
     assert (after - before) / PAGES < GROWTH_BYTES
     assert threading.active_count() <= threads + 2
     assert runtime.gate.length == 0 and runtime.kv.held <= 1
+
+
+def test_a_visitor_who_leaves_takes_the_cache_along(slow: SlowEngine) -> None:
+    """At once: what a session is made of refers to each other, and is collected some time later."""
+    pipeline = VoicePipeline(cast(Any, None), cast(Any, FakeSynthesizer()))
+    made = Services(
+        **{**vars(made_services(slow, FakePipeline())), "make_pipeline": lambda: pipeline}
+    )
+    visitors = Visitors(Runtime(made))
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            session = visitors.open()
+            session.start_text("hello")
+            assert session.wait_idle(20)
+            assert visitors.runtime.kv.held == 1
+            visitors.close(session.id)
+            assert visitors.runtime.kv.held == 0
+    finally:
+        gc.enable()
