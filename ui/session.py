@@ -84,8 +84,8 @@ class Session(Minutes):
     def forget(self) -> None:
         """The visitor has left for good: end the turn, and let go of the words and the KV cache.
 
-        What a session is made of refers to each other, and would else wait for a garbage collection.
-        A reply that is only just being stopped keeps its cache until then.
+        What a session is made of refers to each other, and would else wait for a collection of
+        garbage. A reply that is only just being stopped keeps its cache until then.
         """
         self.stop()
         with self.changed:
