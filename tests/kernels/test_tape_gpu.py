@@ -22,6 +22,7 @@ from engine.persistent_tape import PersistentTapeEngine
 from engine.sampling import SamplingParams
 from engine.weights import as_weights
 from kernels import reference as twin
+from kernels.tape import TapeKernel
 
 pytestmark = [
     pytest.mark.gpu,
@@ -152,6 +153,26 @@ def test_replies_are_the_references_to_within_the_caches_rounding(
         assert error(engine.kernel.logits, rows[-1]) < 0.03
         for row, token_id in zip(rows, reply, strict=True):
             assert float(row.max() - row[token_id]) < 0.4
+
+
+def test_histories_of_more_tiles_than_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 key heads leave each two blocks, so that 500 positions are 16 tiles a block."""
+    monkeypatch.setattr(TapeKernel, "checked_positions", 10**9)
+    engine = engine_of(dataclasses.replace(NINE_HEADS, heads=64, kv_heads=64, head_dim=16))
+    eager = EagerEngine(engine.model)
+    for length in (127, 128, 129, 300, 499):
+        ids = ids_of(engine, length)
+        for _ in range(5):
+            got = engine.logits(filled(engine, ids[:-1]), ids[-1:])[-1]
+            wanted = eager.logits(filled(engine, ids[:-1]), ids[-1:])[-1]
+            assert error(got, wanted) < 0.03
+    engine.close()
+
+
+def filled(engine: PersistentTapeEngine, ids: list[int]) -> KVCache:
+    cache = new_cache(engine)
+    engine.prefill(cache, ids)
+    return cache
 
 
 def test_replies_are_identical_from_run_to_run(engine: PersistentTapeEngine) -> None:
