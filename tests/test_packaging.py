@@ -101,7 +101,7 @@ def test_every_dependency_is_bounded_and_installed_within_its_bounds() -> None:
 def test_what_is_imported_is_declared() -> None:
     distributions = importlib.metadata.packages_distributions()
     own = {name.partition(".")[0] for name in project()["tool"]["setuptools"]["packages"]}
-    extra = {"triton", "pynvml"}  # declared by the gpu extra
+    extra = {"cuda", "triton", "pynvml"}  # declared by the gpu extra
     extra |= {"livekit"}  # by the echo extra
     extra |= {"playwright", "tests", "uvicorn", "voicebench"}  # benchmarks in a checkout
     extra |= {"cyllama"}  # a rival in benchmarks, run where it is installed
