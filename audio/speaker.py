@@ -13,8 +13,8 @@ from audio.outlet import Outlet
 from audio.portaudio import fault, hurry_thread, portaudio
 
 # What the system keeps ready to play. It is heard late by as much, and after an interruption too.
-# Two busy cores brought a callback up to 80 ms late; with 0.08 s the system ran dry 16 times in five
-# minutes of talk.
+# Two busy cores brought a callback up to 80 ms late; with 0.08 s the system ran dry 16 times in
+# five minutes of talk.
 LATENCY_S = 0.1
 
 

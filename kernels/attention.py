@@ -1,8 +1,9 @@
 """Decode attention over a split context: RoPE, KV append, partials, and a combine.
 
 Flash-Decoding (Dao et al., 2023): each key head's history is divided among programs, whose
-partial results are added up in the order of the splits, so who is last does not change a bit. Softmax runs in base 2 and online (Milakov and Gimelshein, 2018), per
-row of the tile, so that warps exchange nothing until the end.
+partial results are added up in the order of the splits, so who is last does not change a bit.
+Softmax runs in base 2 and online (Milakov and Gimelshein, 2018), per row of the tile, so that
+warps exchange nothing until the end.
 
 The new token's key and value never make the round trip through memory: split 0 attends to them
 directly, rounded as the cache rounds them, while it appends them.

@@ -145,7 +145,8 @@ def attention_stage(
         part += GRID
         if part < KV_HEADS * SPLITS:
             k, v = history_tiles(
-                keys_ptr, values_ptr, part, history, positions, D, BLOCK_D, BLOCK_G, BLOCK_N, SPLITS,
+                keys_ptr, values_ptr, part, history, positions, D, BLOCK_D, BLOCK_G, BLOCK_N,
+                SPLITS,
             )  # fmt: skip
 
 
