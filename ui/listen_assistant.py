@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from assets.console import ConsoleProgress
-from assets.resolver import resolve
+from assets.speech import locate_stt, locate_voice
 from audio.rounds import Parts, Request
 from audio.turn import Turn
 from engine.conversation import Conversation, check_context
@@ -160,9 +160,10 @@ def load_assistant(options: argparse.Namespace, speaking: bool = True) -> Assist
     """Everything that a turn needs, loaded side by side and warm. Raises `UnpausedError`."""
     params = sampling(options)
     check_context(options.context)
-    with ConsoleProgress() as progress:
-        for role in ("stt", "voice") if speaking else ():
-            resolve(role, progress)
+    if speaking:  # a name that nobody knows is said before anything is loaded
+        with ConsoleProgress() as progress:
+            locate_stt(options.stt, progress)
+            locate_voice(options.voice, progress)
     with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
         speech = pool.submit(_load_speech, options) if speaking else None
         with ConsoleProgress() as progress:
