@@ -96,7 +96,12 @@ def test_in_a_terminal_text_mode_begins_by_itself(
     install(monkeypatch)
     begun: list[bool] = []
     monkeypatch.setattr(listen, "_interactive", lambda: True)
-    monkeypatch.setattr(listen, "_typed", lambda options: begun.append(True) or 0)
+
+    def typed(options: object) -> int:
+        begun.append(True)
+        return 0
+
+    monkeypatch.setattr(listen, "_typed", typed)
     assert app.main(["listen"]) == 0
     assert begun and "no microphone was found" in capsys.readouterr().err
 
@@ -213,7 +218,8 @@ def test_an_interrupt_ends_a_recording_and_keeps_what_was_said(
     recording: Path, tmp_path: Path, smollm2_path: Path, whisper_dir: Path
 ) -> None:
     out = tmp_path / "said.wav"
-    command = [sys.executable, str(ROOT / "app.py"), "listen", "--in", recording, "--out", out]
+    files = ["--in", str(recording), "--out", str(out)]
+    command = [sys.executable, str(ROOT / "app.py"), "listen", *files]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
     ) as process:
