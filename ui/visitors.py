@@ -7,12 +7,13 @@ import threading
 import time
 
 from engine.errors import UnpausedError
+from ui.memory import keep_what_is_loaded, tidy
 from ui.services import Runtime
 from ui.session import Session
 
 MAX_SESSIONS = 32
 IDLE_S = 30 * 60.0  # a session that nobody speaks to for so long is closed
-SWEEP_S = 30.0
+SWEEP_S = 5.0
 
 
 class Visitors:
@@ -24,6 +25,7 @@ class Visitors:
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}
         self._closed = threading.Event()
+        self._left = False  # somebody has, since the last collection
         runtime.telemetry.gauge("sessions", "Visitors' sessions", lambda: len(self._sessions))
 
     def watch(self) -> None:
@@ -31,8 +33,16 @@ class Visitors:
         threading.Thread(target=self._watch, name="sweep", daemon=True).start()
 
     def _watch(self) -> None:
+        settled = False
         while not self._closed.wait(SWEEP_S):
+            if not settled and self.runtime.ready:
+                keep_what_is_loaded()
+                settled = True
             self.sweep()
+            if settled and self._left and self.runtime.gate.length == 0:
+                # What a session is made of refers to each other, and holds sound and a detector.
+                self._left = False
+                tidy()
 
     def sweep(self, idle_s: float = IDLE_S) -> int:
         """Close the sessions that have been idle for longer; returns how many."""
@@ -62,6 +72,7 @@ class Visitors:
             session = self._sessions.pop(session_id, None)
         if session is not None:
             session.forget()
+            self._left = True
 
     def close_all(self) -> None:
         self._closed.set()
