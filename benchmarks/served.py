@@ -76,12 +76,12 @@ class Memory:
     def take(self) -> None:
         self.samples.append((time.monotonic(), self.process.memory_info().rss / 1e6))
 
-    def slope_mb_per_h(self, warm_up_share: float) -> float | None:
-        """Growth after the warm-up: the median of the slopes between any two samples (Theil, Sen).
+    def slope_mb_per_h(self, warm_up: int) -> float | None:
+        """Growth after the first `warm_up` samples: the median of all slopes (Theil and Sen).
 
         None with too few samples.
         """
-        after = self.samples[int(len(self.samples) * warm_up_share) :]
+        after = self.samples[warm_up:]
         slopes = sorted(
             (later[1] - sooner[1]) / (later[0] - sooner[0])
             for index, sooner in enumerate(after)
