@@ -3,9 +3,9 @@
 `python -m benchmarks.soak [--minutes 60] [--engine NAME] [--limit MB_PER_H] [--json FILE]`
 
 One visitor speaks, listens and speaks again, faster than real time, and opens the page anew after
-every few turns. Memory is looked at between two pages, when nobody is there; the first pages, until
-buffers and heaps have their size, do not count. The limit is 1 MB/h: it takes the whole hour to tell
-that from what the allocator keeps for a while, which is some ten MB up or down.
+every few turns. Memory is looked at between two pages, when nobody is there; the first pages,
+until buffers and heaps have their size, do not count. The limit is 1 MB/h: it takes the whole hour
+to tell that from what the allocator keeps for a while, which is some ten MB up or down.
 """
 
 from __future__ import annotations
