@@ -22,7 +22,7 @@ from benchmarks.results import Report
 from benchmarks.subject import check_subject, load_subject
 from engine.cpu_cores import physical_cores
 from engine.errors import UnpausedError
-from engine.registry import ENGINES, engine_entry
+from engine.registry import ENGINES, concrete_name, engine_entry
 from engine.setup import best_device
 
 GATE_RED = 1
@@ -101,11 +101,12 @@ def _device(name: str) -> torch.device:
 def _engine_names(named: Sequence[str] | None) -> list[str]:
     """Engines to measure: those named, which must be here, or all that are."""
     if named:
-        for name in named:
+        names = [concrete_name(name) for name in named]
+        for name in names:
             reason = engine_entry(name).unavailable()
             if reason:
                 raise UnpausedError(f"engine {name} is unavailable: {reason}")
-        return list(dict.fromkeys(named))
+        return list(dict.fromkeys(names))
     reasons = {name: entry.unavailable() for name, entry in ENGINES.items()}
     for name, reason in reasons.items():
         if reason:

@@ -61,6 +61,16 @@ class BestEntry(EngineEntry):
             return engine
         raise UnpausedError(f"no {self.name} engine runs here: {'; '.join(refusals)}")
 
+    def choose(self) -> str:
+        """The name of the best that this machine can run, before there is a model to build it on.
+
+        Raises `UnpausedError` where none can.
+        """
+        for entry in self._entries():
+            if entry.unavailable() is None:
+                return entry.name
+        raise UnpausedError(f"no {self.name} engine runs here: {self.unavailable()}")
+
     def _entries(self) -> list[EngineEntry]:
         return [ENGINES[name] for name in self.location.split(",")]
 
@@ -126,3 +136,12 @@ def engine_entry(name: str) -> EngineEntry:
     if name not in ENGINES:
         raise UnpausedError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}")
     return ENGINES[name]
+
+
+def concrete_name(name: str) -> str:
+    """`name`, or the engine that "persistent" stands for here.
+
+    For whoever keeps engines by their names. Raises `UnpausedError` as `engine_entry`.
+    """
+    entry = engine_entry(name)
+    return entry.choose() if isinstance(entry, BestEntry) else name

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import UnpausedError
-from engine.registry import ENGINES, engine_entry
+from engine.registry import ENGINES, concrete_name
 from ui.figures import sum_of, summary
 from ui.loading import (
     check_writable,
@@ -89,7 +89,7 @@ def page(options: argparse.Namespace) -> int:
     from ui.page import check_port, launch
     from ui.services import Lazy, Services
 
-    engine_entry(options.engine)
+    options.engine = concrete_name(options.engine)
     check_port(options.host, options.port)
     access = Access.read(options.share, options.auth, options.api_key, options.host, os.environ)
     check_context(options.context)

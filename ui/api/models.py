@@ -7,6 +7,7 @@ import time
 from fastapi import APIRouter
 
 from engine.errors import UnpausedError
+from engine.registry import PERSISTENT
 from ui.api.errors import APIError
 from ui.api.schemas import ModelCard, ModelList
 from ui.api.state import State
@@ -48,6 +49,8 @@ def engine_of(runtime: Runtime, model: str, header: str | None) -> str:
         )
     engine = suffix or header or services.default_engine
     try:
+        if engine == PERSISTENT.name:
+            engine = PERSISTENT.choose()
         runtime.check_engine(engine)
     except UnpausedError as error:
         raise APIError(str(error), 404, "model", "model_not_found") from None
