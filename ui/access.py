@@ -47,12 +47,16 @@ class Access:
     ) -> Access:
         """From the command line, and from the environment where it is silent.
 
-        Raises `UnpausedError` for an `auth` without a user or a password.
+        Raises `UnpausedError` for an `auth` without a user or a password, and an empty option.
         """
+        said = auth is not None
         auth = env.get(AUTH_VARIABLE, "") if auth is None else auth
         user, colon, password = auth.partition(":")
-        if auth and not (user and colon and password):
+        # An empty option is most likely a variable that is not set: that must not open the door.
+        if (said or auth) and not (user and colon and password):
             raise UnpausedError(f"--auth (or {AUTH_VARIABLE}) is user:password, neither empty")
+        if api_key == "":
+            raise UnpausedError("--api-key is empty: name a key, or leave the option out")
         api_key = env.get(KEY_VARIABLE, "") if api_key is None else api_key
         names = env.get(HOSTS_VARIABLE, "").lower().split(",")
         return cls(share, auth, api_key, host, frozenset(filter(None, map(str.strip, names))))

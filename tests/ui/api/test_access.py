@@ -159,7 +159,9 @@ def test_options_and_environment() -> None:
     read = Access.read(False, None, None, "0.0.0.0", env)
     assert (read.auth, read.api_key, read.hosts) == ("a:b", "k", {"x.example", "y"})
     assert Access.read(False, "c:d", "other", "h", env).auth == "c:d"
-    assert Access.read(False, "", "", "h", env).auth == ""  # said to be none
-    for wrong in ("ann", ":", "ann:", ":secret"):
+    assert Access.read(False, None, None, "h", {"UNPAUSED_AUTH": ""}).auth == ""
+    with pytest.raises(UnpausedError, match="--api-key is empty"):
+        Access.read(False, None, "", "h", {})
+    for wrong in ("", "ann", ":", "ann:", ":secret"):
         with pytest.raises(UnpausedError, match="user:password"):
             Access.read(False, wrong, None, "h", {})
