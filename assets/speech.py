@@ -32,7 +32,7 @@ def locate_stt(spec: str, progress: Progress = no_progress) -> Path:
     if _in_manifest(name, "stt") or (name and Path(name).expanduser().exists()):
         return resolve(name, progress, "stt")
     if name not in available_models() and not _REPOSITORY.fullmatch(name):
-        known = ", ".join([*_STT_NAMES, *available_models()])
+        known = ", ".join(dict.fromkeys([*_STT_NAMES, *available_models()]))
         raise UnpausedError(
             f"unknown speech model '{spec}': use one of {known}, a folder, or a hub repository as "
             "owner/name"

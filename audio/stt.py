@@ -124,7 +124,7 @@ class Transcriber:
             if language not in (None, "en"):
                 raise UnpausedError(
                     f"this speech model knows English only, not {language!r}: choose a "
-                    "multilingual one, as with --stt whisper-base"
+                    "multilingual one, as with --stt base"
                 )
             return "en"
         known = self._whisper.supported_languages
