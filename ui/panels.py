@@ -31,7 +31,7 @@ WELCOME = """<div class="welcome"><p>Hold the dial<span class="keys">, or the sp
 ask something.</p><p>Or type. The instruments show what every token cost.</p></div>"""
 
 HINT = """<div class="hint" data-part="hint" role="note" hidden>
-<p>Ask something, then press <b>Again on</b>: same tokens, same seed, another engine.</p>
+<p>Ask something, then press <b>Again on</b>: same prompt, same seed, another engine.</p>
 <p>Do not take our word for it: race them, or test yourself blind, in the tabs above.</p>
 <button type="button">Got it</button></div>"""
 
