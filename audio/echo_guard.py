@@ -57,15 +57,21 @@ class EchoGuard:
         """How much float32 [n] at 16 kHz, heard from `start_sample` of the microphone on, is like
         what was played then: 0 to 1.
         """
+        if self._began is None or not self._pieces:
+            return 0.0
+        # What was said before the reply is none of it.
+        early = max(0, self._began - int(_EARLIEST_S * STT_RATE_HZ) - start_sample)
+        samples, start_sample = samples[early:], start_sample + early
         first, end = _loud_part(samples)
-        if self._began is None or end - first < _MIN_S * STT_RATE_HZ:
+        if end - first < _MIN_S * STT_RATE_HZ:
             return 0.0
         heard = _emphasised(samples[first:end])
+        played = _emphasised(np.concatenate(self._pieces))
         at = start_sample + first - self._began
         earliest = max(0, at - int(_LATEST_S * STT_RATE_HZ))
-        latest = at + len(heard) + int(_EARLIEST_S * STT_RATE_HZ)
-        played = _emphasised(np.concatenate([*self._pieces, np.zeros(0, np.float32)]))
-        return _best_match(heard, played[earliest : max(0, latest)])
+        played = played[earliest : max(0, at + len(heard) + int(_EARLIEST_S * STT_RATE_HZ))]
+        # What is heard may begin before the reply did, and end after what is known of it.
+        return _best_match(heard, np.pad(played, len(heard) // 2))
 
 
 def _loud_part(samples: np.ndarray) -> tuple[int, int]:
