@@ -132,7 +132,7 @@ def test_a_cough_does_not_interrupt(
     until(session, lambda: session.view().messages[-1]["content"] == "The sky is blue.")
     hearing.feed([Talk(1, True, "free")])
     for _ in range(4):
-        hearing.feed(frames(1, (0.2, True), (0.8, False)))
+        hearing.feed(frames(1, (0.16, True), (0.84, False)))
     assert session.view().running
     pipeline.pace.set()
     assert session.wait_idle(10)
