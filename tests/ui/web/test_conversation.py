@@ -21,9 +21,8 @@ def test_a_typed_question_is_answered_in_text_voice_and_figures(page: Page) -> N
     assert page.inner_text("[data-part=tpot-p50]") == "18.4"
     assert page.inner_text("[data-part=rate]") == "54.3"
     names = page.locator("[data-part=stages] li > span:first-child").all_inner_texts()
-    assert [name for name in names if name in ("Prefill engine", "First clause engine")] == names[
-        :2
-    ]
+    parts = [name for name in names if name != "Queue"]  # a wait only where there was one
+    assert parts[:2] == ["Prefill engine", "First clause engine"]
     page.wait_for_function("document.querySelector('[data-part=verdict]').innerText !== ''")
     assert page.inner_text("[data-part=verdict]").startswith("The engine was ")
     assert page.inner_text("[data-part=turn-of]") == "Last turn, on Kernel per op"
