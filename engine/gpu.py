@@ -6,7 +6,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -14,6 +14,7 @@ import torch
 from engine.errors import UnpausedError
 from engine.kv_cache import KVCache
 from engine.models.base import Model, ModelConfig
+from engine.sampling import SamplingParams
 
 _TRITON = ((3, 6), (4, 0))  # from, below
 _MIN_CAPABILITY = (8, 0)  # bfloat16 in hardware
@@ -112,6 +113,27 @@ def wait_for_word(word: torch.Tensor, value: int | None, timeout_s: float, what:
             checked = now
             raise_device_error(what)
         time.sleep(20e-6)
+
+
+def device_clock_ns(
+    stamp: torch.Tensor, write: Callable[[], object], timeout_s: float
+) -> int:
+    """This moment on the device's clock, to within the latency of a small kernel.
+
+    `write` launches a kernel that writes the clock to `stamp`, pinned int64 [1].
+    """
+    stamp.zero_()
+    before = time.perf_counter_ns()
+    write()
+    wait_for_word(stamp, None, timeout_s, "reading its clock")
+    return int(stamp[0]) - (time.perf_counter_ns() - before)
+
+
+def mark_seen(seen: torch.Tensor, cache: KVCache, params: SamplingParams) -> None:
+    """Set `seen`, int8 [vocab] on the device, to the tokens a repetition penalty applies to."""
+    seen.zero_()
+    if params.repetition_penalty != 1.0 and cache.length:
+        seen[torch.tensor(sorted(set(cache.token_ids))).to(seen.device)] = 1
 
 
 def raise_device_error(what: str) -> None:

@@ -11,11 +11,10 @@ from engine import mailbox as mb
 from engine.anatomy import StageProfile
 from engine.eager import check_prompt
 from engine.errors import UnpausedError
-from engine.gpu import check_gpu_cache, gpu_reason, told_plainly
+from engine.gpu import gpu_reason, told_plainly
 from engine.kv_cache import KVCache
 from engine.models.base import Model
-from engine.resident import Ownership, ResidentRun
-from engine.resident_gpu import GpuResident
+from engine.resident_gpu import GpuResident, GpuResidentEngine
 from engine.sampling import SamplingParams
 from engine.triton_engine import scratch_bytes
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 _IN_KERNEL = 64  # the longest prompt that does not go through the eager engine's layers
 
 
-class PersistentTapeEngine:
+class PersistentTapeEngine(GpuResidentEngine):
     """Layers, LM head, sampling and the decision to stop in one kernel that stays.
 
     A second copy of the weights lies on tapes in the order of consumption. All but the last token
@@ -52,9 +51,7 @@ class PersistentTapeEngine:
             )
         if model.dtype != torch.bfloat16:
             raise UnpausedError(f"{self.name} has no {model.dtype}: load the model in bfloat16")
-        self.model = model
-        self.weight_bytes_per_token = model.weight_bytes_per_token
-        self._ownership = Ownership(self.name)
+        super().__init__(model)
         needed = model.weight_bytes_per_token + scratch_bytes(model.config)
         with told_plainly(self.name, model.config, needed):
             self.kernel = TapeKernel(model, 1, choices, measure)
@@ -77,32 +74,6 @@ class PersistentTapeEngine:
             return f"{name} (sm_{capability[0]}{capability[1]}) is older than sm_90"
         return nvrtc_reason()
 
-    def prefill(self, cache: KVCache, token_ids: Sequence[int]) -> None:
-        cache.require(len(token_ids))
-        check_gpu_cache(self.name, self.model, cache)
-        if token_ids:
-            check_prompt(self.model, cache, token_ids)
-            self._ownership.check_free()
-            self.resident.prefill(cache, token_ids)
-
-    def decode(
-        self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams
-    ) -> ResidentRun:
-        check_prompt(self.model, cache, token_ids)
-        check_gpu_cache(self.name, self.model, cache)
-        self._check_length(cache, len(token_ids), params)
-        self._ownership.check_free()
-        return ResidentRun(self.resident, self._ownership, cache, token_ids, params)
-
-    def logits(self, cache: KVCache, token_ids: Sequence[int]) -> torch.Tensor:
-        """Append `token_ids` one by one; float32 logits [len(token_ids), vocab]."""
-        cache.require(len(token_ids))
-        rows, one = [], SamplingParams(max_tokens=1)
-        for token_id in token_ids:
-            list(self.decode(cache, [token_id], one))
-            rows.append(self.kernel.logits.clone())  # the next step overwrites it
-        return torch.stack(rows)
-
     def measure_stages(
         self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams
     ) -> StageProfile:
@@ -111,14 +82,10 @@ class PersistentTapeEngine:
         check_prompt(self.model, cache, token_ids)
         return measure(self, cache, token_ids, params)
 
-    def close(self) -> None:
-        """End a reply that is under way and wait for the kernel, bounded. Idempotent."""
-        self._ownership.closed = True
-        self.resident.stop()
-
-    def _check_length(self, cache: KVCache, tokens: int, params: SamplingParams) -> None:
-        """Refuse a reply that could grow past what the kernel's attention has been checked for."""
-        longest = min(cache.length + tokens + params.max_tokens, cache.max_positions)
+    def _check(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams) -> None:
+        """Also a reply that could grow past what the kernel's attention has been checked for."""
+        super()._check(cache, token_ids, params)
+        longest = min(cache.length + len(token_ids) + params.max_tokens, cache.max_positions)
         limit = self.kernel.checked_positions
         if longest > limit:
             raise UnpausedError(

@@ -9,16 +9,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from engine import mailbox as mb
-from engine.eager import EagerEngine
+from engine.eager import EagerEngine, check_prompt
 from engine.errors import UnpausedError
-from engine.gpu import raise_device_error, wait_for_word
+from engine.gpu import check_gpu_cache, device_clock_ns, mark_seen, raise_device_error
 from engine.kv_cache import KVCache
 from engine.models.base import Model
+from engine.resident import Ownership, ResidentRun
 from engine.sampling import SamplingParams
 from kernels.stages import STAGES
 
@@ -146,11 +148,11 @@ class GpuResident:
             return 0  # the interpreter has no clock: it numbers its tokens
         from kernels.draw_kernels import stamp_kernel
 
-        self._stamp.zero_()
-        before = time.perf_counter_ns()
-        stamp_kernel[(1,)](self._stamp, DEVICE=True, num_warps=1)
-        wait_for_word(self._stamp, None, _LEAVE_TIMEOUT_S, "reading its clock")
-        return int(self._stamp[0]) - (time.perf_counter_ns() - before)
+        return device_clock_ns(
+            self._stamp,
+            lambda: stamp_kernel[(1,)](self._stamp, DEVICE=True, num_warps=1),
+            _LEAVE_TIMEOUT_S,
+        )
 
     def _start_kernel(self) -> None:
         box, slots = torch.from_numpy(self.words), torch.from_numpy(self.mailbox.slots)
@@ -181,9 +183,7 @@ class GpuResident:
         numbers[mb.TEMPERATURE] = 0.0 if params.greedy else params.temperature
         numbers[mb.TOP_P], numbers[mb.MIN_P] = params.top_p, params.min_p
         numbers[mb.REPETITION_PENALTY] = params.repetition_penalty
-        self._seen.zero_()
-        if params.repetition_penalty != 1.0 and cache.length:
-            self._seen[torch.tensor(sorted(set(cache.token_ids))).to(self._seen.device)] = 1
+        mark_seen(self._seen, cache, params)
 
     def _set_stop_ids(self, params: SamplingParams) -> None:
         ids = sorted(params.stop_ids)
@@ -193,6 +193,56 @@ class GpuResident:
             )
         self.words[mb.STOP_COUNT] = len(ids)
         self.words[mb.STOP_IDS : mb.STOP_IDS + len(ids)] = ids
+
+
+class GpuResidentEngine:
+    """What the persistent GPU engines have in common: all but the kernel. One reply at a time.
+
+    A subclass sets `kernel`, whose `logits` is float32 [vocab] of the latest step, and `resident`.
+    """
+
+    name: str
+    kernel: Any
+    resident: GpuResident
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.weight_bytes_per_token = model.weight_bytes_per_token
+        self._ownership = Ownership(self.name)
+
+    def prefill(self, cache: KVCache, token_ids: Sequence[int]) -> None:
+        cache.require(len(token_ids))
+        check_gpu_cache(self.name, self.model, cache)
+        if token_ids:
+            check_prompt(self.model, cache, token_ids)
+            self._ownership.check_free()
+            self.resident.prefill(cache, token_ids)
+
+    def decode(
+        self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams
+    ) -> ResidentRun:
+        self._check(cache, token_ids, params)
+        self._ownership.check_free()
+        return ResidentRun(self.resident, self._ownership, cache, token_ids, params)
+
+    def logits(self, cache: KVCache, token_ids: Sequence[int]) -> torch.Tensor:
+        """Append `token_ids` one by one; float32 logits [len(token_ids), vocab]."""
+        cache.require(len(token_ids))
+        rows, one = [], SamplingParams(max_tokens=1)
+        for token_id in token_ids:
+            list(self.decode(cache, [token_id], one))
+            rows.append(self.kernel.logits.clone())  # the next step overwrites it
+        return torch.stack(rows)
+
+    def close(self) -> None:
+        """End a reply that is under way and wait for the kernel, bounded. Idempotent."""
+        self._ownership.closed = True
+        self.resident.stop()
+
+    def _check(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams) -> None:
+        """Refuse, before any work, what cannot be decoded."""
+        check_prompt(self.model, cache, token_ids)
+        check_gpu_cache(self.name, self.model, cache)
 
 
 class PromptEngine(EagerEngine):

@@ -11,7 +11,7 @@ import torch
 
 from engine.device_run import DeviceRun
 from engine.eager import check_prompt
-from engine.gpu import check_gpu_cache, gpu_reason, told_plainly, wait_for_word
+from engine.gpu import check_gpu_cache, device_clock_ns, gpu_reason, told_plainly
 from engine.kv_cache import KVCache
 from engine.models.base import Model, ModelConfig
 from engine.resident_gpu import PromptEngine
@@ -115,10 +115,8 @@ class TritonEngine:
         """This moment on the engine's clock, to within the latency of a small kernel."""
         if not self.kernels.on_gpu:
             return time.perf_counter_ns()
-        stamp, before = self.new_stamp(), time.perf_counter_ns()
-        self.kernels.stamp(stamp)
-        wait_for_word(stamp, None, _CLOCK_TIMEOUT_S, "reading its clock")
-        return int(stamp[0]) - (time.perf_counter_ns() - before)
+        stamp = self.new_stamp()
+        return device_clock_ns(stamp, lambda: self.kernels.stamp(stamp), _CLOCK_TIMEOUT_S)
 
     def _make_kernels(self, tuning: Tuning | None) -> StepKernels:
         from kernels.ops import StepKernels

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import triton.language as tl
 
+from engine.gpu import mark_seen
 from engine.kv_cache import KVCache
 from engine.models.base import Model
 from engine.models.rope import rope_table
@@ -130,9 +131,7 @@ class StepKernels:
             [cache.k.data_ptr(), cache.v.data_ptr(), cache.max_positions, seed, params.top_k],
         )
         self._write(self.reals, [temperature, params.top_p, log_min_p, params.repetition_penalty])
-        self.seen.zero_()
-        if params.repetition_penalty != 1.0 and cache.length:
-            self.seen[torch.tensor(sorted(set(cache.token_ids))).to(self.seen.device)] = 1
+        mark_seen(self.seen, cache, params)
         self._embed()
 
     @staticmethod
