@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from audio.portaudio import (
     NAMES,
@@ -20,6 +22,7 @@ from engine.errors import UnpausedError
 # Tried after the device's own rate, best first: a system that converts rates for us does it worse
 # than soxr, so the device's own rate is taken wherever it can be had.
 RATES_HZ = (48_000, 44_100, 32_000, 96_000, 24_000, 22_050, 16_000, 11_025, 8_000)
+BLOCK_MS = 20  # that streams hand over at a time
 NARROW_HZ = 16_000  # below it consonants are missing
 
 
@@ -45,6 +48,33 @@ class Format:
 
     rate_hz: int
     channels: int
+
+
+@contextmanager
+def faults_told(kind: Kind, device: Device) -> Iterator[None]:
+    """Turn PortAudio's errors about `device` into `UnpausedError`."""
+    sounddevice = portaudio()
+    try:
+        yield
+    except sounddevice.PortAudioError as error:
+        raise fault(error, kind, device.name) from error
+
+
+def open_stream(
+    kind: Kind, device: Device, format: Format, latency_s: float, callback: Callable[..., None]
+) -> Any:
+    """A sounddevice stream of float32 blocks of BLOCK_MS, not yet started."""
+    sounddevice = portaudio()
+    make = sounddevice.InputStream if kind == "input" else sounddevice.OutputStream
+    return make(
+        device=device.index,
+        samplerate=format.rate_hz,
+        channels=format.channels,
+        dtype="float32",
+        blocksize=format.rate_hz * BLOCK_MS // 1000,
+        latency=latency_s,
+        callback=callback,
+    )
 
 
 def list_devices() -> list[Device]:

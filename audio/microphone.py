@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from audio.devices import Device, Format
-from audio.portaudio import fault, hurry_thread, portaudio
+from audio.devices import BLOCK_MS, Device, Format, faults_told, open_stream
+from audio.portaudio import hurry_thread
 from audio.ring import Ring
 
-BLOCK_MS = 20
 # What the system may keep while the callback waits for its turn on a busy machine. Nothing is
 # later for it: blocks come when they are full. Longer, and some systems hand over several at once.
 LATENCY_S = 0.12
@@ -36,20 +35,9 @@ class Microphone:
         self._ring = Ring(_KEPT_S * format.rate_hz, format.rate_hz, format.channels)
         self._closed = False
         self._beat = time.perf_counter() + STARTING_S
-        sounddevice = portaudio()
-        try:
-            self._stream = sounddevice.InputStream(
-                device=device.index,
-                samplerate=format.rate_hz,
-                channels=format.channels,
-                dtype="float32",
-                blocksize=format.rate_hz * BLOCK_MS // 1000,
-                latency=LATENCY_S,
-                callback=self._copy,
-            )
-            self._stream.start()
-        except sounddevice.PortAudioError as error:
-            raise fault(error, "input", device.name) from error
+        with faults_told("input", device):
+            self._stream = open_stream("input", device, format, LATENCY_S, self._copy)
+            self._stream.start()  # from here on the callback runs
 
     def _copy(self, frames: np.ndarray, count: int, times: Any, status: Any) -> None:
         now = time.perf_counter()

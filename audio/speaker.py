@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from audio.devices import Device, Format
-from audio.microphone import BLOCK_MS, STALLED_S, STARTING_S
+from audio.devices import Device, Format, faults_told, open_stream
+from audio.microphone import STALLED_S, STARTING_S
 from audio.outlet import Outlet
-from audio.portaudio import fault, hurry_thread, portaudio
+from audio.portaudio import hurry_thread
 
 # What the system keeps ready to play. It is heard late by as much, and after an interruption too.
 # Two busy cores brought a callback up to 80 ms late; with 0.08 s the system ran dry 16 times in
@@ -31,20 +31,9 @@ class Speaker:
         self.underflows = 0  # blocks that came too late for the system
         self._closed = False
         self._beat = time.perf_counter() + STARTING_S
-        sounddevice = portaudio()
-        try:
-            self._stream = sounddevice.OutputStream(
-                device=device.index,
-                samplerate=format.rate_hz,
-                channels=format.channels,
-                dtype="float32",
-                blocksize=format.rate_hz * BLOCK_MS // 1000,
-                latency=LATENCY_S,
-                callback=self._copy,
-            )
-            self._stream.start()
-        except sounddevice.PortAudioError as error:
-            raise fault(error, "output", device.name) from error
+        with faults_told("output", device):
+            self._stream = open_stream("output", device, format, LATENCY_S, self._copy)
+            self._stream.start()  # from here on the callback runs
 
     def _copy(self, out: np.ndarray, count: int, times: Any, status: Any) -> None:
         now = time.perf_counter()
