@@ -64,14 +64,18 @@ def _answers(page: Page) -> None:
     session = page.visitors.open()
     with _connect(page) as socket:
         socket.send(json.dumps({"type": "hello", "session": session.id}))
+        _await(socket, "ready")  # what happens before is told to no one
         session.start_text("Why?")
-        kinds = set()
-        while "done" not in kinds:
-            message = socket.recv(timeout=20)
-            if isinstance(message, str):
-                kinds.add(json.loads(message)["type"])
+        _await(socket, "done")
     assert session.view().messages[-1]["content"].startswith("The sky")
     page.visitors.close(session.id)
+
+
+def _await(socket: ClientConnection, kind: str) -> None:
+    while True:
+        message = socket.recv(timeout=20)
+        if isinstance(message, str) and json.loads(message)["type"] == kind:
+            return
 
 
 def _connect(page: Page) -> ClientConnection:
