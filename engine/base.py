@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
+from engine.errors import UnpausedError
+
 if TYPE_CHECKING:
     from engine.kv_cache import KVCache
     from engine.models.base import Model
@@ -32,6 +34,15 @@ class Token:
     logprob: float
 
 
+@dataclass(slots=True)
+class DraftCounts:
+    """What speculative decoding did in one reply; see engine.speculation."""
+
+    passes: int = 0  # over the weights, after the prompt's
+    drafted: int = 0  # tokens fed before they were known
+    accepted: int = 0  # of those, the right ones
+
+
 @runtime_checkable
 class DecodeRun(Protocol):
     """One reply being decoded: iterate it for tokens, stop it from any thread."""
@@ -40,6 +51,7 @@ class DecodeRun(Protocol):
     start_ns: int  # the engine's clock when it took up the prompt
     prefill_end_ns: int | None  # the engine's clock when the prompt was in the cache
     launches: int  # kernels (or framework operations) dispatched for decode steps, counted
+    drafts: DraftCounts | None  # None where each token takes a pass of its own
 
     def __iter__(self) -> Iterator[Token]: ...
 
@@ -50,7 +62,11 @@ class DecodeRun(Protocol):
 
 @runtime_checkable
 class DecodeEngine(Protocol):
-    """A batch-1 decoder of one model."""
+    """A batch-1 decoder of one model.
+
+    A class that can draft (engine/speculation.py) lists its methods as `speculates` and takes
+    `speculation` when made.
+    """
 
     name: str
     model: Model
@@ -76,3 +92,23 @@ class DecodeEngine(Protocol):
     def close(self) -> None:
         """Release what the engine holds. Idempotent; bounded in time."""
         ...
+
+
+def check_prompt(model: Model, cache: KVCache, token_ids: Sequence[int]) -> None:
+    """Refuse a prompt that `decode` cannot take, before any work."""
+    if not token_ids:
+        raise UnpausedError("the prompt is empty: nothing to decode from")
+    if not all(0 <= token_id < model.config.vocab for token_id in token_ids):
+        raise UnpausedError(f"a token id is outside the vocabulary of {model.config.vocab}")
+    cache.require(len(token_ids))
+
+
+def finish_reason(
+    token_id: int, count: int, cache: KVCache, params: SamplingParams
+) -> FinishReason | None:
+    """Whether the reply ends with this token, and why; the one rule of every engine."""
+    if token_id in params.stop_ids:
+        return "eos"
+    if count >= params.max_tokens:
+        return "length"
+    return "context" if cache.free == 0 else None

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from engine.anatomy import StageProfile
-from engine.eager import check_prompt
+from engine.base import check_prompt
 from engine.errors import UnpausedError
 from engine.kv_cache import KVCache
 from engine.models.base import Model

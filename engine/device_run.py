@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from engine.base import FinishReason, Token
-from engine.eager import finish_reason
+from engine.base import DraftCounts, FinishReason, Token, finish_reason
 from engine.gpu import wait_for_word
 from engine.kv_cache import KVCache
 from engine.sampling import SamplingParams
@@ -41,6 +40,7 @@ class DeviceRun:
         self.finish_reason: FinishReason | None = None
         self.prefill_end_ns: int | None = None  # all but the token that the first step feeds
         self.launches = 0
+        self.drafts: DraftCounts | None = None
         self._engine, self._cache, self._params = engine, cache, params
         self._prompt = list(token_ids)
         self._stop = threading.Event()

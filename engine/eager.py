@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 import torch
 import torch.nn.functional as F
 
-from engine.base import FinishReason, Token
-from engine.errors import UnpausedError
+from engine.base import DraftCounts, FinishReason, Token, check_prompt, finish_reason
+from engine.drafted_run import DraftedRun, Drafter, ModelDrafter, NgramDrafter
 from engine.kv_cache import KVCache
 from engine.launches import count_launches
 from engine.models.base import Model
 from engine.models.rope import rope_table
 from engine.sampling import SamplingParams, sample
+from engine.speculation import Pace, Speculation
 
 _PREFILL_CHUNK = 512  # bounds attention scores and MLP activations of a long prompt
 
@@ -26,13 +27,19 @@ class EagerEngine:
     """Kernel-per-op decoding on the CPU or on CUDA, in the model's dtype throughout."""
 
     name = "eager"
+    speculates = ("ngram", "draft")
 
-    def __init__(self, model: Model, threads: int | None = None) -> None:
+    def __init__(
+        self, model: Model, threads: int | None = None, speculation: Speculation | None = None
+    ) -> None:
         self.model = model
         self.weight_bytes_per_token = model.weight_bytes_per_token
         self._threads = threads
         self._rope = rope_table(model.config, model.config.max_positions, model.dtype, model.device)
         self.launches_per_step = self._count_launches()
+        self._speculation = speculation
+        self._pace = Pace(speculation.width if speculation else 1)
+        self._drafter = self._make_drafter(threads)
 
     @staticmethod
     def unavailable() -> str | None:
@@ -45,13 +52,19 @@ class EagerEngine:
         for chunk in _chunks(token_ids):
             self._forward(cache, chunk)
 
-    def decode(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams) -> EagerRun:
+    def decode(
+        self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams
+    ) -> EagerRun | DraftedRun:
         check_prompt(self.model, cache, token_ids)
         self._use_threads()
-        return EagerRun(self, cache, token_ids, params)
+        if self._speculation is None:
+            return EagerRun(self, cache, token_ids, params)
+        width = self._speculation.width
+        return DraftedRun(self, self._drafter, self._pace, width, cache, token_ids, params)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Release the drafter's engine, if it has one."""
+        self._drafter.close()
 
     def logits(self, cache: KVCache, token_ids: Sequence[int]) -> torch.Tensor:
         """Append `token_ids` and return float32 logits [len(token_ids), vocab] for tests."""
@@ -69,10 +82,23 @@ class EagerEngine:
 
     def step(self, cache: KVCache, token_ids: Sequence[int]) -> torch.Tensor:
         """Append `token_ids`; float32 logits [vocab] after the last."""
+        return self.rows(cache, token_ids, 1)[0]
+
+    def rows(self, cache: KVCache, token_ids: Sequence[int], wanted: int) -> torch.Tensor:
+        """Append `token_ids`; float32 logits [wanted, vocab] after the last `wanted` of them.
+
+        `wanted` is 1 for a prompt of several chunks.
+        """
         chunks = list(_chunks(token_ids))
         for chunk in chunks[:-1]:
             self._forward(cache, chunk)
-        return self._head(self._forward(cache, chunks[-1])[-1])
+        return self._head(self._forward(cache, chunks[-1])[-wanted:])
+
+    def _make_drafter(self, threads: int | None) -> Drafter:
+        draft_model = self._speculation.draft_model if self._speculation else None
+        if draft_model is None:
+            return NgramDrafter()
+        return ModelDrafter(EagerEngine(draft_model, threads))
 
     def _use_threads(self) -> None:
         if self._threads and self.model.device.type == "cpu":
@@ -142,6 +168,7 @@ class EagerRun:
         self.start_ns = time.perf_counter_ns()
         self.prefill_end_ns: int | None = None
         self.launches = 0
+        self.drafts: DraftCounts | None = None
         self._engine, self._cache, self._params = engine, cache, params
         self._pending = list(token_ids)
         self._stop = threading.Event()
@@ -165,26 +192,6 @@ class EagerRun:
             self._pending = [token_id]
             self.finish_reason = finish_reason(token_id, count, cache, params)
             yield token
-
-
-def check_prompt(model: Model, cache: KVCache, token_ids: Sequence[int]) -> None:
-    """Refuse a prompt that `decode` cannot take, before any work."""
-    if not token_ids:
-        raise UnpausedError("the prompt is empty: nothing to decode from")
-    if not all(0 <= token_id < model.config.vocab for token_id in token_ids):
-        raise UnpausedError(f"a token id is outside the vocabulary of {model.config.vocab}")
-    cache.require(len(token_ids))
-
-
-def finish_reason(
-    token_id: int, count: int, cache: KVCache, params: SamplingParams
-) -> FinishReason | None:
-    """Whether the reply ends with this token, and why; the one rule of every engine."""
-    if token_id in params.stop_ids:
-        return "eos"
-    if count >= params.max_tokens:
-        return "length"
-    return "context" if cache.free == 0 else None
 
 
 def _chunks(token_ids: Sequence[int]) -> Iterator[list[int]]:

@@ -31,6 +31,8 @@ CAPACITY = 8  # positions of the KV cache
 KEYS, VALUES = 9, 10  # addresses of the KV cache
 MAX_TOKENS = 11  # 0: process the prompt and sample nothing
 SEED, TOP_K = 12, 13
+WIDTH = 14  # tokens that a pass may verify; 0 or 1: no speculation
+DRAFT_TOKENS = 15  # how many of the prompt's last tokens are a draft to be verified
 # Engine to host
 FINISH = 16  # packed by `pack_finish`, 0 while the run goes on
 FED = 17  # prompt and sampled tokens whose keys and values are in the cache
@@ -39,6 +41,7 @@ FAULT = 19  # packed by `pack_fault`, 0 when all is well
 # Among the engine's threads; words that many threads write lie in cache lines of their own
 NEXT_TOKEN, END = 20, 21
 PUBLISHED = 24  # tokens in the ring since the run began
+PASSES, DRAFTED, ACCEPTED = 25, 26, 27  # see engine.base.DraftCounts
 STATE, DONE, IDLE = 32, 40, 48
 # Host to a GPU, which has no list of its own to look stop ids up in
 STOP_COUNT, STOP_IDS = 63, 64

@@ -9,7 +9,7 @@ import torch
 
 from engine import mailbox as mb
 from engine.anatomy import StageProfile
-from engine.eager import check_prompt
+from engine.base import check_prompt
 from engine.errors import UnpausedError
 from engine.gpu import gpu_reason, told_plainly
 from engine.kv_cache import KVCache

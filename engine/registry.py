@@ -10,6 +10,7 @@ from typing import cast
 from engine.base import DecodeEngine
 from engine.errors import UnpausedError
 from engine.models.base import Model
+from engine.speculation import Speculation
 
 _log = logging.getLogger(__name__)
 
@@ -31,12 +32,21 @@ class EngineEntry:
         """Why this machine cannot run the engine, or None when it can."""
         return cast("str | None", self._class().unavailable())  # type: ignore[attr-defined]
 
-    def build(self, model: Model, threads: int | None = None) -> DecodeEngine:
+    def build(
+        self, model: Model, threads: int | None = None, speculation: Speculation | None = None
+    ) -> DecodeEngine:
         """The engine on `model`; `threads` bounds the CPU threads it may use."""
         reason = self.unavailable()
         if reason:
             raise UnpausedError(f"engine {self.name} is unavailable: {reason}")
-        return cast(DecodeEngine, self._class()(model, threads))
+        if speculation is None:
+            return cast(DecodeEngine, self._class()(model, threads))
+        methods = getattr(self._class(), "speculates", ())
+        if speculation.method not in methods:
+            known = f"only --speculate {' or '.join(methods)}" if methods else "no speculation"
+            raise UnpausedError(f"engine {self.name} has {known} so far")
+        speculation.check(model)
+        return cast(DecodeEngine, self._class()(model, threads, speculation=speculation))
 
 
 class BestEntry(EngineEntry):
@@ -48,12 +58,14 @@ class BestEntry(EngineEntry):
         available = any(entry.unavailable() is None for entry in self._entries())
         return None if available else "; ".join(reasons)
 
-    def build(self, model: Model, threads: int | None = None) -> DecodeEngine:
+    def build(
+        self, model: Model, threads: int | None = None, speculation: Speculation | None = None
+    ) -> DecodeEngine:
         """The best engine that takes `model`, and a line in the log that says which, and why."""
         refusals = []
         for entry in self._entries():
             try:
-                engine = entry.build(model, threads)
+                engine = entry.build(model, threads, speculation)
             except UnpausedError as error:
                 refusals.append(str(error))
                 continue

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from engine import mailbox as mb
-from engine.base import FinishReason, Token
+from engine.base import DraftCounts, FinishReason, Token
 from engine.errors import UnpausedError
 from engine.kv_cache import KVCache
 from engine.sampling import SamplingParams
@@ -112,6 +112,7 @@ class ResidentRun:
         self.start_ns = resident.clock_ns()
         self.prefill_end_ns: int | None = None
         self.launches = 0  # doorbells
+        self.drafts: DraftCounts | None = None
         self._resident, self._ownership = resident, ownership
         self._cache, self._params = cache, params
         self._prompt = list(token_ids)

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from engine import mailbox as mb
-from engine.eager import EagerEngine, check_prompt
+from engine.base import check_prompt
+from engine.eager import EagerEngine
 from engine.errors import UnpausedError
 from engine.gpu import check_gpu_cache, device_clock_ns, mark_seen, raise_device_error
 from engine.kv_cache import KVCache

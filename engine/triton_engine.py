@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from engine.base import check_prompt
 from engine.device_run import DeviceRun
-from engine.eager import check_prompt
 from engine.gpu import check_gpu_cache, device_clock_ns, gpu_reason, told_plainly
 from engine.kv_cache import KVCache
 from engine.models.base import Model, ModelConfig
