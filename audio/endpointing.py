@@ -219,31 +219,25 @@ class Endpointer:
         self._complete = None
 
 
-@dataclass(frozen=True, eq=False)
-class Heard:
-    """What was said in a recording: float32 [n] at 16 kHz, and the wait that ended it."""
-
-    samples: np.ndarray
-    endpointing_ms: float
-
-
-def listen(
+def speech_end(
     samples: np.ndarray,
     probability: Callable[[np.ndarray], float],
     config: EndpointingConfig | None = None,
-) -> Heard | None:
-    """Hear a recording (float32 [n] at 16 kHz) as a microphone would have; None without speech.
+) -> int | None:
+    """The sample at which the last utterance of a recording (float32 [n] at 16 kHz) was over.
 
-    Several utterances are one turn, with the pauses between them. A recording that ends while
-    someone speaks goes on in silence. `probability` is a detector's, as `StreamingVad`'s.
+    None when there is none. A recording that ends while someone speaks goes on in silence.
+    `probability` is a detector's, as `StreamingVad`'s.
     """
     endpointer = Endpointer(config)
     silence = np.zeros(_BLOCK, np.float32)
-    spoken: list[SpeechEnded] = []
+    ends: list[int] = []
 
     def push(block: np.ndarray) -> None:
         events = endpointer.push(probability(block), block)
-        spoken.extend(event for event in events if isinstance(event, SpeechEnded))
+        ends.extend(
+            event.end_of_speech_sample for event in events if isinstance(event, SpeechEnded)
+        )
 
     for at in range(0, len(samples), _BLOCK):
         block = samples[at : at + _BLOCK]
@@ -253,7 +247,4 @@ def listen(
         if not endpointer.active:
             break
         push(silence)
-    if not spoken:
-        return None
-    end = spoken[-1].start_sample + len(spoken[-1].samples)
-    return Heard(samples[spoken[0].start_sample : end], spoken[-1].silence_ms)
+    return ends[-1] if ends else None

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from engine.base import Token
     from engine.metrics import ReplyMetrics
 
-Finish = Literal["complete", "stopped", "no_speech"]
+Finish = Literal["complete", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +19,6 @@ class Stage:
     """A stretch of the way from the end of speech to the first sound of the answer."""
 
     name: str
-    ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class Transcribed:
-    """What was heard, "" when it was no speech after all, and how long that took."""
-
-    text: str
     ms: float
 
 
@@ -58,7 +50,7 @@ class Speech:
 class TurnDone:
     """The end of a turn. `reply` is all of it, also where it was stopped; `metrics` are the
     engine's. `stages` follow each other without a gap: when there was a voice they sum to the
-    time from the end of speech (for typed text: from the start of the turn) to its first sample.
+    time from the start of the turn to its first sample.
     """
 
     reply: str
@@ -74,4 +66,4 @@ class TurnFailed:
     message: str
 
 
-Event: TypeAlias = Transcribed | Delta | Clause | Speech | TurnDone | TurnFailed
+Event: TypeAlias = Delta | Clause | Speech | TurnDone | TurnFailed

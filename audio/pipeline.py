@@ -14,7 +14,6 @@ from audio.events import (
     Finish,
     Speech,
     Stage,
-    Transcribed,
     TurnDone,
     TurnFailed,
 )
@@ -36,7 +35,6 @@ __all__ = [
     "Finish",
     "Speech",
     "Stage",
-    "Transcribed",
     "Turn",
     "TurnDone",
     "TurnFailed",
@@ -57,6 +55,11 @@ class VoicePipeline:
     def synthesizer(self) -> Synthesizer:
         """The voice, for text that is no reply."""
         return self._synthesizer
+
+    @property
+    def language(self) -> str | None:
+        """The code of what it hears; None where the model tells by itself."""
+        return self._transcriber.language
 
     def warm(self) -> None:
         """Run both models once: first runs take longer, and the first turn should not."""
@@ -85,23 +88,3 @@ class VoicePipeline:
     def transcribe(self, samples: np.ndarray) -> str:
         """What was said in float32 [n] at 16 kHz; "" when nothing was."""
         return self._transcriber.transcribe(samples).text.strip()
-
-    def voice_turn(
-        self,
-        samples: np.ndarray,
-        conversation: Conversation,
-        engine: DecodeEngine,
-        params: SamplingParams,
-        endpointing_ms: float,
-        speak: bool = True,
-    ) -> Turn:
-        """Answer speech: float32 [n] at 16 kHz, whose acoustic end was `endpointing_ms` before now.
-
-        Stages: endpointing, transcription, prefill, first_clause, synthesis.
-        """
-        return Turn(
-            lambda heard: conversation.reply(engine, heard, params),
-            self._synthesizer if speak else None,
-            listen=lambda: self._transcriber.transcribe(samples).text,
-            endpointing_ms=endpointing_ms,
-        )

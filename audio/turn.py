@@ -15,7 +15,6 @@ from audio.events import (
     Finish,
     Speech,
     Stage,
-    Transcribed,
     TurnDone,
     TurnFailed,
 )
@@ -36,7 +35,7 @@ DEFECT = "something went wrong inside; the log has the details"
 _MAX_EVENTS = 256  # not yet taken by the iterating thread; decoding waits beyond that
 _MAX_CLAUSES = 64  # not yet spoken; the same
 _JOIN_S = 10.0  # a stopped decode ends within a token, a cancelled synthesis within milliseconds
-_STAGES = ("transcription", "prefill", "first_clause", "synthesis")
+_STAGES = ("prefill", "first_clause", "synthesis")
 
 
 class Turn:
@@ -45,20 +44,16 @@ class Turn:
     `stop` and `metrics` may be called from any thread at any time. Closing the iterator stops the
     turn; when iteration is over no thread of it is left.
 
-    `begin` starts the reply to a text. What it is comes from `listen`, or is `text` without one.
-    Without a `synthesizer` the turn is silent.
+    `begin` starts the reply to `text`. Without a `synthesizer` the turn is silent.
     """
 
     def __init__(
         self,
         begin: Callable[[str], ReplyStream],
         synthesizer: Synthesizer | None,
-        text: str = "",
-        listen: Callable[[], str] | None = None,
-        endpointing_ms: float | None = None,
+        text: str,
     ) -> None:
         self._begin, self._synthesizer, self._text = begin, synthesizer, text
-        self._listen, self._endpointing_ms = listen, endpointing_ms
         self._works = [self._decode] if synthesizer is None else [self._decode, self._speak]
         self._events: Mailbox[Event] = Mailbox(_MAX_EVENTS, writers=len(self._works))
         self._clauses: Mailbox[str] = Mailbox(_MAX_CLAUSES)
@@ -132,14 +127,12 @@ class Turn:
             return TurnFailed(self._failure)
         reply, stopped = self._reply, self._stopped.is_set()
         if reply is None:
-            return TurnDone("", None, self._stages(), "stopped" if stopped else "no_speech")
+            return TurnDone("", None, [], "stopped")
         finish: Finish = "stopped" if stopped else "complete"
         return TurnDone(reply.text, reply.metrics(), self._stages(), finish)
 
     def _stages(self) -> list[Stage]:
         stages, before = [], self._started_ns
-        if self._endpointing_ms is not None:
-            stages.append(Stage("endpointing", self._endpointing_ms))
         for name in _STAGES:
             if name in self._marks:
                 stages.append(Stage(name, (self._marks[name] - before) / 1e6))
@@ -168,18 +161,10 @@ class Turn:
 
     def _decode(self) -> None:
         try:
-            text = self._text if self._listen is None else self._hear(self._listen)
-            if not self._stopped.is_set() and (text or self._listen is None):
-                self._answer(text)
+            if not self._stopped.is_set():
+                self._answer(self._text)
         finally:
             self._clauses.finish()
-
-    def _hear(self, listen: Callable[[], str]) -> str:
-        text = "" if self._stopped.is_set() else listen().strip()
-        self._mark("transcription")
-        ms = (self._marks["transcription"] - self._started_ns) / 1e6
-        self._events.put(Transcribed(text, ms))
-        return text
 
     def _answer(self, text: str) -> None:
         chunker = ClauseChunker() if self._synthesizer is not None else None

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 _POLL_S = 0.01
 _SWITCH_S = 0.001  # of Python code that a callback may have to wait for; usually 5 ms
-_STEP = 128  # samples of a file at a time: 8 ms, the precision of what is measured
+STEP = 128  # samples of a file at a time: 8 ms, the precision of what is measured
 FILE_RATE_HZ = 24_000  # of the file written: 192 samples a step, and no worse than the voice
 _AFTER_S = 2.0  # of silence after the recording, in which its last turn ends
 _MAX_AFTER_S = 120.0  # for the last reply to be played
@@ -148,12 +148,12 @@ class FileRoom:
     def run(self, dialogue: Dialogue, player: Player, stopped: threading.Event) -> None:
         """Until the recording is over and answered, or `stopped` is set."""
         due = self.clock()
-        silence = np.zeros(_STEP, np.float32)
-        for at in range(0, len(self._samples), _STEP):
+        silence = np.zeros(STEP, np.float32)
+        for at in range(0, len(self._samples), STEP):
             if stopped.is_set():
                 return
-            step = self._samples[at : at + _STEP]
-            due = self._step(dialogue, player, np.pad(step, (0, _STEP - len(step))), due)
+            step = self._samples[at : at + STEP]
+            due = self._step(dialogue, player, np.pad(step, (0, STEP - len(step))), due)
         end = due
         while not stopped.is_set() and due < end + _MAX_AFTER_S:
             due = self._step(dialogue, player, silence, due)
@@ -166,13 +166,13 @@ class FileRoom:
 
     def _step(self, dialogue: Dialogue, player: Player, sound: np.ndarray, due: float) -> float:
         """8 ms; returns when they are over."""
-        seconds = _STEP / STT_RATE_HZ
+        seconds = STEP / STT_RATE_HZ
         if self._fast and not self.runner.busy:
             self.clock.skip(max(0.0, due + seconds - self.clock()))
         else:
             self.clock.wait_until(due + seconds)
         player.step()
-        out = np.zeros((_STEP * FILE_RATE_HZ // STT_RATE_HZ, 1), np.float32)
+        out = np.zeros((STEP * FILE_RATE_HZ // STT_RATE_HZ, 1), np.float32)
         self.outlet.fill(out, due + seconds)
         self._said.append(out[:, 0])
         self.outlet.played()  # nobody listens for its echo

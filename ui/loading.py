@@ -37,9 +37,7 @@ def sampling(options: argparse.Namespace) -> SamplingParams:
     )
 
 
-def open_model_and_engine(
-    options: argparse.Namespace, speaking: bool = False
-) -> tuple[Model, DecodeEngine]:
+def open_model_and_engine(options: argparse.Namespace) -> tuple[Model, DecodeEngine]:
     """The model and the engine that the options name. Raises `UnpausedError`."""
     from engine.registry import engine_entry
 
@@ -52,7 +50,7 @@ def open_model_and_engine(
     with ConsoleProgress() as progress:
         name, path = locate_model(options.model, progress)
     model = load_model(options, name, path)
-    return model, open_engine(options.engine, model, speaking)
+    return model, open_engine(options.engine, model)
 
 
 def load_model(options: argparse.Namespace, name: str, path: Path) -> Model:

@@ -6,10 +6,8 @@ import argparse
 import json
 import os
 import sys
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import UnpausedError
 from engine.registry import ENGINES, concrete_name
 from ui.figures import sum_of, summary
 from ui.loading import (
@@ -23,8 +21,6 @@ from ui.loading import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from engine.metrics import ReplyMetrics
     from engine.models.base import Model
 
@@ -53,26 +49,25 @@ def chat(options: argparse.Namespace) -> int:
 
 def turn(options: argparse.Namespace) -> int:
     """One voice turn from a file: what was heard, the reply, the stages until it is audible."""
-    from audio.endpointing import listen
+    import numpy as np
+
+    from audio.endpointing import speech_end
     from audio.frames import read_audio, write_wav
     from audio.vad import StreamingVad
+    from ui.file_turn import FileTurn, Outcome
+    from ui.listen_assistant import load_assistant
 
-    params = sampling(options)
+    sampling(options)  # what is wrong with the options is said before anything is loaded
+    options.engine = concrete_name(options.engine)
     samples = read_audio(options.audio)
     check_writable(options.out, options.audio)
-    heard = listen(samples, StreamingVad().probability)
-    outcome = _Outcome()
-    if heard is not None:
-        model, engine = open_model_and_engine(options, speaking=True)
-        pipeline, conversation = load_pipeline(options), warm_conversation(options, model, engine)
-        for event in pipeline.voice_turn(
-            heard.samples, conversation, engine, params, heard.endpointing_ms
-        ):
-            outcome.take(event, show=not options.json)
-    result = outcome.result(options)
+    end, outcome = speech_end(samples, StreamingVad().probability), Outcome()
+    if end is not None:
+        file_turn = FileTurn(load_assistant(options), StreamingVad(), show=not options.json)
+        outcome = file_turn.run(samples, end)
     if options.out and outcome.speech:
-        write_wav(options.out.resolve(), outcome.joined(), outcome.rate_hz)
-    _finish(options, result)
+        write_wav(options.out.resolve(), np.concatenate(outcome.speech), outcome.rate_hz)
+    _finish(options, outcome.as_dict(options))
     return 0
 
 
@@ -116,56 +111,6 @@ def page(options: argparse.Namespace) -> int:
     )
     launch(services, options.host, options.port, access)
     return 0
-
-
-@dataclass
-class _Outcome:
-    """What a voice turn has produced so far."""
-
-    transcript: str = ""
-    reply: str = ""
-    metrics: ReplyMetrics | None = None
-    stages: list[dict[str, Any]] = field(default_factory=list)
-    speech: list[np.ndarray] = field(default_factory=list)  # int16 [n] each
-    rate_hz: int = 0
-
-    def take(self, event: object, show: bool) -> None:
-        from audio.pipeline import Delta, Speech, Transcribed, TurnDone, TurnFailed
-
-        match event:
-            case Transcribed():
-                self.transcript = event.text
-                if show and event.text:
-                    print(f"You: {event.text}\nUnpaused: ", end="", flush=True)
-            case Delta() if show:
-                print(event.text, end="", flush=True)
-            case Speech():
-                self.speech.append(event.pcm)
-                self.rate_hz = event.rate_hz
-            case TurnDone():
-                self.reply, self.metrics = event.reply.strip(), event.metrics
-                self.stages = _stages(*((stage.name, stage.ms) for stage in event.stages))
-                if show and self.transcript:
-                    print()
-            case TurnFailed():
-                raise UnpausedError(event.message)
-
-    def result(self, options: argparse.Namespace) -> dict[str, Any]:
-        from engine.metrics import ReplyMetrics
-
-        metrics = self.metrics or ReplyMetrics(engine=options.engine, model=options.model)
-        return {
-            "transcript": self.transcript,
-            "reply": self.reply,
-            **metrics.as_dict(),
-            "stages": self.stages,
-            "first_audio_ms": round(sum(s["ms"] for s in self.stages), 3) if self.speech else None,
-        }
-
-    def joined(self) -> np.ndarray:
-        import numpy as np
-
-        return np.concatenate(self.speech)
 
 
 def _bandwidth_share(metrics: ReplyMetrics, model: Model) -> float | None:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from audio.pipeline import Turn, VoicePipeline
-from audio.stt import Transcript
 from audio.tts import Cancel
 from engine.base import Token
 from engine.generate import TextDelta
@@ -92,23 +91,6 @@ class FakeConversation:
 
 
 @dataclass
-class FakeTranscriber:
-    text: str = "Why is the sky blue?"
-    step: Step | None = None
-    fault: Exception | None = None
-
-    def warm(self) -> None:
-        pass
-
-    def transcribe(self, samples: np.ndarray) -> Transcript:
-        if self.step is not None:
-            self.step.meet()
-        if self.fault is not None:
-            raise self.fault
-        return Transcript(self.text, 0.1, -0.2, 1.0)
-
-
-@dataclass
 class FakeSynthesizer:
     """One sample for each character."""
 
@@ -139,28 +121,15 @@ class Parts:
     """A pipeline of fakes, typed as what it stands for."""
 
     conversation: FakeConversation
-    transcriber: FakeTranscriber = field(default_factory=FakeTranscriber)
     synthesizer: FakeSynthesizer = field(default_factory=FakeSynthesizer)
     engine: Any = None
 
     def text_turn(self, text: str = "Hello", speak: bool = True) -> Turn:
-        return self._pipeline().text_turn(
+        pipeline = VoicePipeline(None, self.synthesizer)  # type: ignore[arg-type]
+        return pipeline.text_turn(
             text,
             self.conversation,  # type: ignore[arg-type]
             self.engine,
             SamplingParams(),
             speak,
         )
-
-    def voice_turn(self, endpointing_ms: float = 512.0, speak: bool = True) -> Turn:
-        return self._pipeline().voice_turn(
-            np.zeros(16000, np.float32),
-            self.conversation,  # type: ignore[arg-type]
-            self.engine,
-            SamplingParams(),
-            endpointing_ms,
-            speak,
-        )
-
-    def _pipeline(self) -> VoicePipeline:
-        return VoicePipeline(self.transcriber, self.synthesizer)  # type: ignore[arg-type]

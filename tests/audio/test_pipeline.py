@@ -15,8 +15,6 @@ from audio.pipeline import (
     Delta,
     Event,
     Speech,
-    Stage,
-    Transcribed,
     Turn,
     TurnDone,
     TurnFailed,
@@ -29,7 +27,6 @@ from tests.audio.fakes import (
     WAIT_S,
     FakeConversation,
     FakeSynthesizer,
-    FakeTranscriber,
     Parts,
     Script,
     Step,
@@ -44,7 +41,7 @@ WORDS: Script = [
     " at night.",
 ]
 REPLY = "The sky is blue, because air scatters light. It is red at night."
-VOICE_STAGES = ["endpointing", "transcription", "prefill", "first_clause", "synthesis"]
+STAGES = ["prefill", "first_clause", "synthesis"]
 
 
 @pytest.fixture(autouse=True)
@@ -72,10 +69,10 @@ def text(events: list[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, Delta))
 
 
-def test_a_voice_turn() -> None:
-    events = list(parts().voice_turn())
-    assert isinstance(events[0], Transcribed) and events[0].text == "Why is the sky blue?"
-    assert events[0].ms >= 0
+def test_a_turn() -> None:
+    fakes = parts()
+    events = list(fakes.text_turn("What is red?"))
+    assert fakes.conversation.replies[0].user_text == "What is red?"
     assert text(events) == REPLY
     assert spoken(events) == [
         "The sky is blue,",
@@ -86,7 +83,7 @@ def test_a_voice_turn() -> None:
     done = last(events)
     assert (done.reply, done.finish) == (REPLY, "complete")
     assert done.metrics is not None and done.metrics.tokens == len(WORDS)
-    assert [stage.name for stage in done.stages] == VOICE_STAGES
+    assert [stage.name for stage in done.stages] == STAGES
 
 
 def test_speech_events_carry_the_audio_of_their_text() -> None:
@@ -101,48 +98,27 @@ def test_deltas_carry_the_engine_s_tokens() -> None:
     assert [delta.token.id for delta in deltas if delta.token] == list(range(len(WORDS)))
 
 
-def test_a_text_turn_hears_nothing() -> None:
-    fakes = parts()
-    events = list(fakes.text_turn("What is red?"))
-    assert not any(isinstance(event, Transcribed) for event in events)
-    assert fakes.conversation.replies[0].user_text == "What is red?"
-    assert [stage.name for stage in last(events).stages] == VOICE_STAGES[2:]
-
-
 def test_a_silent_turn() -> None:
     fakes = parts()
-    events = list(fakes.voice_turn(speak=False))
+    events = list(fakes.text_turn(speak=False))
     assert text(events) == REPLY and spoken(events) == fakes.synthesizer.spoken == []
-    assert [stage.name for stage in last(events).stages] == VOICE_STAGES[:3]
+    assert [stage.name for stage in last(events).stages] == STAGES[:1]
 
 
 def test_stages_are_contiguous_and_sum_to_the_first_audio() -> None:
-    turn = parts().voice_turn(endpointing_ms=500.0)
+    turn = parts().text_turn()
     stages = last(list(turn)).stages
-    first_audio_ms = 500.0 + (turn._marks["synthesis"] - turn._started_ns) / 1e6
-    assert stages[0] == Stage("endpointing", 500.0)
+    first_audio_ms = (turn._marks["synthesis"] - turn._started_ns) / 1e6
     assert all(stage.ms > 0 for stage in stages)
     assert sum(stage.ms for stage in stages) == pytest.approx(first_audio_ms, abs=1e-6)
 
 
-@pytest.mark.parametrize("heard", ["", "   ", "\n"])
-def test_no_speech(heard: str) -> None:
-    fakes = parts()
-    fakes.transcriber.text = heard
-    events = list(fakes.voice_turn())
-    assert isinstance(events[0], Transcribed) and events[0].text == ""
-    done = last(events)
-    assert (done.reply, done.metrics, done.finish) == ("", None, "no_speech")
-    assert [stage.name for stage in done.stages] == VOICE_STAGES[:2]
-    assert len(events) == 2 and fakes.conversation.replies == []
-
-
 @pytest.mark.parametrize("script", [[], [""], ["😀"], ["```\ncode\n```"]])
 def test_a_reply_without_a_word_to_say_closes_the_turn(script: Script) -> None:
-    events = list(parts(script).voice_turn())
+    events = list(parts(script).text_turn())
     assert spoken(events) == []
     assert last(events).finish == "complete"
-    assert last(events).stages[-1].name in ("transcription", "prefill")
+    assert [stage.name for stage in last(events).stages] in ([], ["prefill"])
 
 
 def test_thinking_is_neither_shown_nor_spoken_but_counted() -> None:
@@ -201,30 +177,18 @@ def begin(turn: Turn) -> Callable[[], list[Event]]:
 
 def test_stop_before_it_begins() -> None:
     fakes = parts()
-    turn = fakes.voice_turn()
+    turn = fakes.text_turn()
     turn.stop()
     events = list(turn)
     assert last(events).finish == "stopped" and last(events).reply == ""
     assert spoken(events) == [] and fakes.conversation.replies == []
 
 
-def test_stop_during_transcription() -> None:
-    fakes = parts()
-    step = fakes.transcriber.step = Step()
-    turn = fakes.voice_turn()
-    wait = begin(turn)
-    assert step.reached.wait(WAIT_S)
-    turn.stop()
-    step.go_on.set()
-    assert last(wait()).finish == "stopped"
-    assert fakes.conversation.replies == []
-
-
 @pytest.mark.parametrize("before", [0, 1, 4])
 def test_stop_during_decoding(before: int) -> None:
     step = Step()
     fakes = parts([*WORDS[:before], step, *WORDS[before:]])
-    turn = fakes.voice_turn()
+    turn = fakes.text_turn()
     wait = begin(turn)
     assert step.reached.wait(WAIT_S)
     turn.stop()
@@ -330,13 +294,12 @@ def test_a_fault_anywhere_is_told_in_one_line(
     fault: Exception, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused = Parts(FakeConversation(WORDS, refusal=fault))
-    deaf = Parts(FakeConversation(WORDS), FakeTranscriber(fault=fault))
     broken = parts([*WORDS[:3], fault])
     mute = Parts(FakeConversation(WORDS), synthesizer=FakeSynthesizer(fault=fault))
-    for fakes in (refused, deaf, broken, mute):
-        assert failure(list(fakes.voice_turn())) == message
+    for fakes in (refused, broken, mute):
+        assert failure(list(fakes.text_turn())) == message
     logged = [record for record in caplog.records if record.exc_info]
-    assert len(logged) == (0 if isinstance(fault, UnpausedError) else 4)
+    assert len(logged) == (0 if isinstance(fault, UnpausedError) else 3)
 
 
 def test_a_fault_of_the_voice_stops_decoding() -> None:
@@ -355,7 +318,7 @@ def test_a_fault_of_the_voice_stops_decoding() -> None:
 def test_turns_follow_each_other_after_stops() -> None:
     """Two interruptions in quick succession, many times over: no deadlock, nothing left."""
     for round_ in range(30):
-        turn = parts(["Some words to say. "] * 50).voice_turn()
+        turn = parts(["Some words to say. "] * 50).text_turn()
         for count, _ in enumerate(turn):
             if count == round_:
                 turn.stop()
