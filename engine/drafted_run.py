@@ -15,7 +15,23 @@ from engine.kv_cache import KVCache
 from engine.sampling import SamplingParams, sample
 from engine.speculation import Pace, look_up
 
+Drawn = tuple[int, float]  # a token and its log-probability
+
 _LOOK_AGAIN = 16  # passes after which a model that drafted badly is asked once more
+
+
+def draw_until_wrong(
+    logits: torch.Tensor, cache: KVCache, draft: Sequence[int], params: SamplingParams
+) -> list[Drawn]:
+    """What a `Verifier` returns, from logits [len(draft) + 1, vocab] that follow `cache`'s list."""
+    drawn: list[Drawn] = []
+    context = list(cache.token_ids)
+    for row, token_id in zip(logits, [*draft, None], strict=True):
+        drawn.append(sample(row, params, len(context), context))
+        if token_id is None or drawn[-1][0] != token_id:
+            break
+        context.append(token_id)
+    return drawn
 
 
 class Verifier(Protocol):
@@ -23,8 +39,15 @@ class Verifier(Protocol):
 
     launches_per_step: int
 
-    def rows(self, cache: KVCache, token_ids: Sequence[int], wanted: int) -> torch.Tensor:
-        """Append `token_ids` in one pass; float32 logits [wanted, vocab] after the last ones."""
+    def verify(
+        self, cache: KVCache, token_ids: Sequence[int], draft: Sequence[int], params: SamplingParams
+    ) -> list[Drawn]:
+        """Feed `token_ids` and then `draft` in one pass, and draw what follows.
+
+        Returns what is drawn after the last of `token_ids` and after each token of the draft, up
+        to the first that the draft has wrong: at least one. `cache` then lists `token_ids` and
+        holds, unlisted, the keys and values of the draft. Only a prompt may take several passes.
+        """
         ...
 
 
@@ -133,9 +156,7 @@ class DraftedRun:
         began_ns = time.perf_counter_ns()
         room = min(tokens_left - 1, cache.free - len(self._pending))
         draft, feed = ([], []) if first else self._draft(room)
-        logits = self._target.rows(cache, [*self._pending, *feed], len(feed) + 1)
-        cache.truncate(cache.length - len(feed))
-        drawn = self._draw(logits, feed)
+        drawn = self._target.verify(cache, self._pending, feed, self._params)
         now_ns = time.perf_counter_ns()
         self.launches += self._target.launches_per_step
         if first:
@@ -161,17 +182,6 @@ class DraftedRun:
             self._unasked = 0
         draft = self._drafter.draft(context, count, self._params) if count else []
         return draft, draft
-
-    def _draw(self, logits: torch.Tensor, feed: list[int]) -> list[tuple[int, float]]:
-        """(token, log-probability) of each position, up to the first that the draft has wrong."""
-        drawn: list[tuple[int, float]] = []
-        context, length = list(self._cache.token_ids), self._cache.length
-        for index, row in enumerate(logits):
-            drawn.append(sample(row, self._params, length + index, context))
-            if index == len(feed) or drawn[-1][0] != feed[index]:
-                break
-            context.append(feed[index])
-        return drawn
 
     def _account(self, draft: list[int], feed: list[int], drawn: list[int], took_ns: int) -> None:
         accepted, rejected = len(drawn) - 1, len(drawn) <= len(feed)

@@ -12,7 +12,14 @@ import torch
 import torch.nn.functional as F
 
 from engine.base import DraftCounts, FinishReason, Token, check_prompt, finish_reason
-from engine.drafted_run import DraftedRun, Drafter, ModelDrafter, NgramDrafter
+from engine.drafted_run import (
+    DraftedRun,
+    Drafter,
+    Drawn,
+    ModelDrafter,
+    NgramDrafter,
+    draw_until_wrong,
+)
 from engine.kv_cache import KVCache
 from engine.launches import count_launches
 from engine.models.base import Model
@@ -93,6 +100,14 @@ class EagerEngine:
         for chunk in chunks[:-1]:
             self._forward(cache, chunk)
         return self._head(self._forward(cache, chunks[-1])[-wanted:])
+
+    def verify(
+        self, cache: KVCache, token_ids: Sequence[int], draft: Sequence[int], params: SamplingParams
+    ) -> list[Drawn]:
+        """See `engine.drafted_run.Verifier`."""
+        logits = self.rows(cache, [*token_ids, *draft], len(draft) + 1)
+        cache.truncate(cache.length - len(draft))
+        return draw_until_wrong(logits, cache, draft, params)
 
     def _make_drafter(self, threads: int | None) -> Drafter:
         draft_model = self._speculation.draft_model if self._speculation else None
