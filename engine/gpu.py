@@ -115,9 +115,7 @@ def wait_for_word(word: torch.Tensor, value: int | None, timeout_s: float, what:
         time.sleep(20e-6)
 
 
-def device_clock_ns(
-    stamp: torch.Tensor, write: Callable[[], object], timeout_s: float
-) -> int:
+def device_clock_ns(stamp: torch.Tensor, write: Callable[[], object], timeout_s: float) -> int:
     """This moment on the device's clock, to within the latency of a small kernel.
 
     `write` launches a kernel that writes the clock to `stamp`, pinned int64 [1].
