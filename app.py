@@ -30,6 +30,9 @@ def _shared() -> tuple[_Parser, _Parser]:
     shared.add_argument("--engine", help="decode engine; `doctor` lists them (default: eager)")
     shared.add_argument("--model", help="a known name, a path, or a hub repository owner/name")
     shared.add_argument("--context", type=int, metavar="N", help="tokens kept (default: 2048)")
+    shared.add_argument("--speculate", metavar="HOW", help="verify several drafted tokens a pass: "
+        "ngram or draft:MODEL; off by default, as it pays only for text that repeats what is "
+        "before it (quoting, editing); the reply is the same")  # fmt: skip
     speech = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
     speech.add_argument("--stt", metavar="MODEL", help="speech model: tiny.en, base, a folder, ...")
     speech.add_argument("--voice", metavar="VOICE", help="Piper voice: a name, or an .onnx file")
@@ -56,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--share", action="store_true", help="a public link to the page, for a week")
     top.add_argument("--auth", metavar="USER:PASSWORD", help="asked of everyone (UNPAUSED_AUTH)")
     top.add_argument("--api-key", metavar="KEY", help="asked of /v1 clients (UNPAUSED_API_KEY)")
-    top.set_defaults(engine="eager", model="smollm2-135m-instruct", context=2048,
+    top.set_defaults(engine="eager", model="smollm2-135m-instruct", context=2048, speculate="off",
                      stt="stt", voice="voice", language=None)  # fmt: skip
     shared, speech = _shared()
     commands = top.add_subparsers(

@@ -14,15 +14,29 @@ bandwidth share              bytes one token must read / (TPOT p50 x measured re
 launches per token           kernels (CUDA) or framework operations (CPU) dispatched for decoding
                              / tokens, as the engine counted them
 
+With speculative decoding (engine/speculation.py) one pass over the weights may make several tokens
+certain. They arrive together, so the first of them has the whole pass as its ITL and the others
+have 0: TPOT is told of tokens as they arrive, and its p50 is 0 where most came with another.
+
+passes                       over the weights, after the prompt's
+drafted, accepted            tokens fed before they were known; those of them that were right
+acceptance                   accepted / drafted, None where nothing was drafted
+tokens per pass              (passes + accepted) / passes: a pass gives one token, and one more for
+                             each draft that was right
+bandwidth share              as above with the p50 of the passes' own times in place of TPOT's: it
+                             counts passes, not tokens (a draft model's reading is left out)
+
 Percentiles interpolate linearly (NumPy's default), so p99 of few tokens leans on the maximum.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+
+from engine.base import DraftCounts
 
 
 @dataclass
@@ -39,6 +53,7 @@ class ReplyMetrics:
     trimmed_turns: int = 0  # oldest turns left out so that the prompt fits the context
     finish_reason: str | None = None
     launches: int = 0
+    drafts: DraftCounts | None = None  # None where each token took a pass of its own
     weight_bytes_per_token: int = 0
     kv_bytes_per_position: int = 0
 
@@ -93,9 +108,33 @@ class ReplyMetrics:
         elapsed_ns = times[-1] - times[0] if len(times) > 1 else 0
         return (len(times) - 1) / elapsed_ns * 1e9 if elapsed_ns else None
 
+    @property
+    def pace_ms(self) -> float | None:
+        """What a token took: TPOT p50, or the mean where several came at once."""
+        if self.drafts is None:
+            return self.tpot_ms()["p50"]
+        return 1e3 / self.tokens_per_s if self.tokens_per_s else None
+
+    @property
+    def acceptance(self) -> float | None:
+        """Share of the drafted tokens that were right, or None where none was fed."""
+        counts = self.drafts
+        return counts.accepted / counts.drafted if counts and counts.drafted else None
+
+    @property
+    def tokens_per_pass(self) -> float | None:
+        """Tokens that a pass over the weights made certain; None without speculation."""
+        counts = self.drafts
+        if counts is None or not counts.passes:
+            return None
+        return (counts.passes + counts.accepted) / counts.passes
+
     def bandwidth_share(self, read_bytes_per_s: float) -> float | None:
         """Share of `read_bytes_per_s`, the device's measured ceiling, that decoding used."""
-        p50 = self.tpot_ms()["p50"]
+        times_ms = self.itl_ms()
+        if self.drafts is not None:
+            times_ms = times_ms[times_ms > 0]  # tokens of one pass share its moment
+        p50 = float(np.median(times_ms)) if len(times_ms) else 0.0
         if not p50:
             return None
         positions = self.prompt_tokens + self.tokens / 2
@@ -123,8 +162,19 @@ class ReplyMetrics:
             "trimmed_turns": self.trimmed_turns,
             "finish_reason": self.finish_reason,
             "launches_per_token": _rounded(self.launches / self.tokens if self.tokens else None),
+            "speculation": self._speculation(),
             "weight_bytes_per_token": self.weight_bytes_per_token,
             "kv_bytes": self.held_positions * self.kv_bytes_per_position,
+        }
+
+    def _speculation(self) -> dict[str, Any] | None:
+        """What drafts did; None where none were asked for."""
+        if self.drafts is None:
+            return None
+        return {
+            **asdict(self.drafts),
+            "acceptance": _rounded(self.acceptance),
+            "tokens_per_pass": _rounded(self.tokens_per_pass),
         }
 
 

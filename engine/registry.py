@@ -10,7 +10,7 @@ from typing import cast
 from engine.base import DecodeEngine
 from engine.errors import UnpausedError
 from engine.models.base import Model
-from engine.speculation import Speculation
+from engine.speculation import Method, Speculation
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +32,17 @@ class EngineEntry:
         """Why this machine cannot run the engine, or None when it can."""
         return cast("str | None", self._class().unavailable())  # type: ignore[attr-defined]
 
+    def speculates(self) -> tuple[Method, ...]:
+        """The ways in which it can draft; see engine/speculation.py."""
+        return tuple(getattr(self._class(), "speculates", ()))
+
+    def check_method(self, method: Method) -> None:
+        """Raise `UnpausedError` unless it can draft so."""
+        methods = self.speculates()
+        if method not in methods:
+            known = f"only --speculate {' or '.join(methods)}" if methods else "no speculation"
+            raise UnpausedError(f"engine {self.name} has {known} so far")
+
     def build(
         self, model: Model, threads: int | None = None, speculation: Speculation | None = None
     ) -> DecodeEngine:
@@ -41,10 +52,7 @@ class EngineEntry:
             raise UnpausedError(f"engine {self.name} is unavailable: {reason}")
         if speculation is None:
             return cast(DecodeEngine, self._class()(model, threads))
-        methods = getattr(self._class(), "speculates", ())
-        if speculation.method not in methods:
-            known = f"only --speculate {' or '.join(methods)}" if methods else "no speculation"
-            raise UnpausedError(f"engine {self.name} has {known} so far")
+        self.check_method(speculation.method)
         speculation.check(model)
         return cast(DecodeEngine, self._class()(model, threads, speculation=speculation))
 
@@ -57,6 +65,11 @@ class BestEntry(EngineEntry):
         reasons = [f"{entry.name}: {entry.unavailable()}" for entry in self._entries()]
         available = any(entry.unavailable() is None for entry in self._entries())
         return None if available else "; ".join(reasons)
+
+    def speculates(self) -> tuple[Method, ...]:
+        """What any of those that run here can."""
+        here = [entry.speculates() for entry in self._entries() if entry.unavailable() is None]
+        return tuple(dict.fromkeys(method for methods in here for method in methods))
 
     def build(
         self, model: Model, threads: int | None = None, speculation: Speculation | None = None
@@ -73,13 +86,15 @@ class BestEntry(EngineEntry):
             return engine
         raise UnpausedError(f"no {self.name} engine runs here: {'; '.join(refusals)}")
 
-    def choose(self) -> str:
+    def choose(self, method: Method | None = None) -> str:
         """The name of the best that this machine can run, before there is a model to build it on.
 
-        Raises `UnpausedError` where none can.
+        With `method`, the best that can draft so. Raises `UnpausedError` where none can.
         """
+        if method is not None:
+            self.check_method(method)
         for entry in self._entries():
-            if entry.unavailable() is None:
+            if entry.unavailable() is None and (method is None or method in entry.speculates()):
                 return entry.name
         raise UnpausedError(f"no {self.name} engine runs here: {self.unavailable()}")
 
@@ -152,10 +167,15 @@ def engine_entry(name: str) -> EngineEntry:
     return ENGINES[name]
 
 
-def concrete_name(name: str) -> str:
-    """`name`, or the engine that "persistent" stands for here.
+def concrete_name(name: str, method: Method | None = None) -> str:
+    """`name`, or the engine that "persistent" stands for here: with `method`, one that drafts so.
 
-    For whoever keeps engines by their names. Raises `UnpausedError` as `engine_entry`.
+    For whoever keeps engines by their names. Raises `UnpausedError` as `engine_entry`, and for an
+    engine that cannot draft so.
     """
     entry = engine_entry(name)
-    return entry.choose() if isinstance(entry, BestEntry) else name
+    if isinstance(entry, BestEntry):
+        return entry.choose(method)
+    if method is not None:
+        entry.check_method(method)
+    return name

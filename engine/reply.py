@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from engine.base import DecodeEngine, DecodeRun
+from engine.base import DecodeEngine, DecodeRun, DraftCounts
 from engine.errors import UnpausedError
 from engine.generate import THINK_CLOSE, TextDelta, stream_text
 from engine.metrics import ReplyMetrics
@@ -56,13 +56,13 @@ class ReplyStream:
         self._conversation, self._engine = conversation, engine
         self._stopped = False
         self._hiding = request.hidden_tokens > 0
-        self._launched = 0  # for the hidden tokens
         prompt, params = request.prompt_ids, request.params
         hidden = request.hidden_tokens
         if hidden:
             ends = params.stop_ids if request.own_thinking else ()
             params = replace(params, max_tokens=hidden, stop_ids=frozenset(ends) | self._close_ids)
         self._run: DecodeRun = engine.decode(conversation.cache, prompt[held:], params)
+        self._runs = [self._run]  # that of the hidden tokens, and that of the answer
         self._metrics = ReplyMetrics(
             engine=engine.name,
             model=conversation.model.name,
@@ -73,6 +73,7 @@ class ReplyStream:
             weight_bytes_per_token=engine.weight_bytes_per_token,
             kv_bytes_per_position=conversation.cache.bytes_per_position,
         )
+        self._count()
         self._deltas = self._generate()
 
     @property
@@ -104,6 +105,7 @@ class ReplyStream:
             raise
         finally:
             self._deltas.close()
+            self._count()
             self._metrics.finish_reason = self._run.finish_reason or "stopped"
             if ended and self.request.joins:
                 self._conversation._commit(self)
@@ -121,7 +123,9 @@ class ReplyStream:
 
     def metrics(self) -> ReplyMetrics:
         """A snapshot of what the reply has cost so far."""
-        return replace(self._metrics, token_times_ns=list(self._metrics.token_times_ns))
+        metrics = self._metrics
+        drafts = replace(metrics.drafts) if metrics.drafts is not None else None
+        return replace(metrics, token_times_ns=list(metrics.token_times_ns), drafts=drafts)
 
     @property
     def _close_ids(self) -> frozenset[int]:
@@ -158,8 +162,9 @@ class ReplyStream:
         else:
             feed = request.prompt_ids[-1:]
             cache.truncate(len(request.prompt_ids) - 1)
-        self._hiding, self._launched = False, self._run.launches
+        self._hiding = False
         self._run = self._engine.decode(cache, feed, request.params)
+        self._runs.append(self._run)
         if self._stopped:  # it came between the two
             self._run.stop()
 
@@ -170,11 +175,22 @@ class ReplyStream:
         if delta.token is None:
             return
         self._metrics.token_times_ns.append(delta.token.time_ns)
-        self._metrics.launches = self._launched + self._run.launches
+        self._count()
         if self._hiding:
             self._metrics.hidden_tokens += 1
         elif delta.token.id not in self.request.params.stop_ids:
             self.generated_ids.append(delta.token.id)
+
+    def _count(self) -> None:
+        """Bring the sums over the runs up to date."""
+        self._metrics.launches = sum(run.launches for run in self._runs)
+        drafts = [run.drafts for run in self._runs if run.drafts is not None]
+        if drafts:
+            self._metrics.drafts = DraftCounts(
+                passes=sum(counts.passes for counts in drafts),
+                drafted=sum(counts.drafted for counts in drafts),
+                accepted=sum(counts.accepted for counts in drafts),
+            )
 
 
 def check_hidden_tokens(count: int) -> None:

@@ -61,11 +61,17 @@ class Speculation:
     def check(self, model: Model) -> None:
         """Raise `UnpausedError` unless the draft model speaks `model`'s tokens."""
         draft = self.draft_model
-        if draft is not None and draft.config.vocab != model.config.vocab:
-            raise UnpausedError(
-                f"{draft.name} cannot draft for {model.name}: its vocabulary has "
-                f"{draft.config.vocab:,} tokens, not {model.config.vocab:,}"
-            )
+        if draft is not None:
+            check_vocabulary(draft.name, draft.config.vocab, model.name, model.config.vocab)
+
+
+def check_vocabulary(draft: str, draft_vocab: int, target: str, vocab: int) -> None:
+    """Raise `UnpausedError` unless both have as many tokens."""
+    if draft_vocab != vocab:
+        raise UnpausedError(
+            f"{draft} cannot draft for {target}: its vocabulary has "
+            f"{draft_vocab:,} tokens, not {vocab:,}"
+        )
 
 
 def read_choice(text: str) -> tuple[Method | None, str]:

@@ -46,9 +46,9 @@ def run(options: argparse.Namespace) -> int:
 
         print("\n".join(table(list_devices())))
         return 0
-    from engine.registry import concrete_name
+    from ui.loading import check_engine
 
-    options.engine = concrete_name(options.engine)  # misspelt: said before anything is loaded
+    options.engine = check_engine(options)  # misspelt: said before anything is loaded
     _check(options)
     if options.text:
         return _typed(options)

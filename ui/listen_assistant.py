@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,9 +16,15 @@ from engine.conversation import Conversation, check_context
 from engine.errors import UnpausedError
 from engine.registry import ENGINES
 from engine.sampling import SamplingParams
-from engine.setup import locate_model, open_engine
-from ui.loading import load_judge, load_model, load_pipeline, sampling, warm_conversation
-from ui.services import Lazy
+from ui.loading import (
+    lazy_engines,
+    load_judge,
+    load_model,
+    load_pipeline,
+    locate_models,
+    sampling,
+    warm_conversation,
+)
 from ui.trace import Trace, first_difference
 
 if TYPE_CHECKING:
@@ -28,7 +34,6 @@ if TYPE_CHECKING:
     from audio.tts import Synthesizer
     from audio.vad import StreamingVad
     from engine.base import DecodeEngine
-    from engine.models.base import Model
     from engine.reply import ReplyStream
     from ui.services import Judge
 
@@ -58,7 +63,7 @@ class Assistant:
     def __init__(
         self,
         conversation: Conversation,
-        engines: dict[str, Callable[[], DecodeEngine]],
+        engines: Mapping[str, Callable[[], DecodeEngine]],
         engine_name: str,
         params: SamplingParams,
         pipeline: VoicePipeline | None = None,
@@ -166,24 +171,17 @@ def load_assistant(options: argparse.Namespace, speaking: bool = True) -> Assist
             locate_voice(options.voice, progress)
     with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
         speech = pool.submit(_load_speech, options) if speaking else None
-        with ConsoleProgress() as progress:
-            name, path = locate_model(options.model, progress)
+        name, path, drafting = locate_models(options)
         model = load_model(options, name, path)
-        engines = _engines(options, model, speaking)
+        engines = lazy_engines(_names(options.engine), lambda: model, drafting, speaking)
         conversation = warm_conversation(options, model, engines[options.engine]())
         pipeline, judge = speech.result() if speech else (None, None)
     return Assistant(conversation, engines, options.engine, params, pipeline, judge)
 
 
-def _engines(
-    options: argparse.Namespace, model: Model, speaking: bool
-) -> dict[str, Callable[[], DecodeEngine]]:
-    """Those that run here and the one that was asked for, made when first used."""
-    return {
-        name: Lazy(lambda name=name: open_engine(name, model, speaking))  # type: ignore[misc]
-        for name, entry in ENGINES.items()
-        if name == options.engine or entry.unavailable() is None
-    }
+def _names(asked: str) -> list[str]:
+    """The engines that run here, and the one that was asked for."""
+    return [name for name, entry in ENGINES.items() if name == asked or not entry.unavailable()]
 
 
 def _load_speech(options: argparse.Namespace) -> tuple[VoicePipeline, Judge | None]:

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ui.figures import number, strip, waterfall
+from ui.figures import drafts, number, strip, waterfall
 from ui.listen_screen import News, View
 from ui.verdict import sentence as verdict
 from ui.verdict import with_thinking
@@ -152,7 +152,9 @@ def _readings(view: View) -> Text:
     ]
     text = "   ".join(f"{name} {number(value, unit)}".strip() for name, value, unit in figures)
     thinking = f"   thinking {view.hidden_tokens} tokens" if view.hidden_tokens else ""
-    return Text(f"{view.engine}   {text}{thinking}")
+    speculation = metrics.as_dict()["speculation"]
+    drafted = f"   {drafts(speculation)}" if speculation else ""
+    return Text(f"{view.engine}   {text}{drafted}{thinking}")
 
 
 def _speaker(news: News) -> str:

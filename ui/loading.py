@@ -8,18 +8,22 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import UnpausedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from audio.pipeline import VoicePipeline
     from engine.base import DecodeEngine
     from engine.conversation import Conversation
     from engine.models.base import Model
     from engine.sampling import SamplingParams
-    from ui.services import Judge
+    from engine.setup import Drafting
+    from ui.services import Judge, Lazy
 
 MAX_JUDGE_MS = 150.0  # on a slower processor its verdict would come after the words
 
@@ -39,18 +43,53 @@ def sampling(options: argparse.Namespace) -> SamplingParams:
 
 def open_model_and_engine(options: argparse.Namespace) -> tuple[Model, DecodeEngine]:
     """The model and the engine that the options name. Raises `UnpausedError`."""
-    from engine.registry import engine_entry
-
-    engine_entry(options.engine)  # a misspelt name is said before gigabytes are fetched
-    from assets.console import ConsoleProgress
     from engine.conversation import check_context
-    from engine.setup import locate_model, open_engine
+    from engine.setup import open_engine, open_speculation
 
+    check_engine(options)
     check_context(options.context)
-    with ConsoleProgress() as progress:
-        name, path = locate_model(options.model, progress)
+    name, path, drafting = locate_models(options)
     model = load_model(options, name, path)
-    return model, open_engine(options.engine, model)
+    return model, open_engine(options.engine, model, speculation=open_speculation(drafting, model))
+
+
+def check_engine(options: argparse.Namespace) -> str:
+    """The name of the engine that the options stand for here.
+
+    Raises `UnpausedError` for one that is not there or cannot draft as asked: said before
+    gigabytes are fetched.
+    """
+    from engine.registry import concrete_name
+    from engine.speculation import read_choice
+
+    return concrete_name(options.engine, read_choice(options.speculate)[0])
+
+
+def locate_models(options: argparse.Namespace) -> tuple[str, Path, Drafting | None]:
+    """(name, files, what drafts) of the options' model, fetched where they are not here."""
+    from assets.console import ConsoleProgress
+    from engine.setup import locate_drafting, locate_model
+
+    with ConsoleProgress() as progress:
+        located = locate_model(options.model, progress)
+        return *located, locate_drafting(options.speculate, located, progress)
+
+
+def lazy_engines(
+    names: Iterable[str], model: Callable[[], Model], drafting: Drafting | None, speaking: bool
+) -> dict[str, Lazy[DecodeEngine]]:
+    """Engines on `model`, each made when first used; those that cannot draft so do without."""
+    from engine.registry import ENGINES
+    from engine.setup import open_engine, open_speculation
+    from ui.services import Lazy
+
+    speculation = Lazy(lambda: open_speculation(drafting, model()))
+
+    def make(name: str) -> DecodeEngine:
+        drafts = drafting is not None and drafting.method in ENGINES[name].speculates()
+        return open_engine(name, model(), speaking, speculation() if drafts else None)
+
+    return {name: Lazy(partial(make, name)) for name in names}
 
 
 def load_model(options: argparse.Namespace, name: str, path: Path) -> Model:

@@ -77,8 +77,8 @@ class Minutes(Channel):
             metrics = worker.metrics()
             worker.stages = with_thinking(worker.stages, metrics.hidden_ms if metrics else 0.0)
             self._runtime.telemetry.turn(worker.kind, worker.finish, worker.stages)
-            if metrics is not None and (tpot_ms := metrics.tpot_ms()["p50"]) is not None:
-                self._runtime.tpot_ms[metrics.engine] = tpot_ms
+            if metrics is not None and (pace_ms := metrics.pace_ms) is not None:
+                self._runtime.pace_ms[metrics.engine] = pace_ms
             if metrics is not None and metrics.hidden_tokens:
                 label = self._label(metrics)
                 self.silences[label] = silence_after(metrics.as_dict(), label)

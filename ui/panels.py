@@ -77,6 +77,10 @@ READINGS = """
       <dd><b data-part="share">&ndash;</b> %</dd></div>
     <div class="more"><dt><abbr title="Kernels, or framework operations, launched for a token">
       Launches</abbr></dt><dd><b data-part="launches">&ndash;</b> /token</dd></div>
+    <div class="more" data-part="drafts" hidden><dt><abbr title="Drafted tokens that were right">
+      Drafts right</abbr></dt><dd><b data-part="acceptance">&ndash;</b> %</dd></div>
+    <div class="more" data-part="passes" hidden><dt><abbr title="Tokens made certain by one pass
+      over the weights">Tokens</abbr></dt><dd><b data-part="per-pass">&ndash;</b> /pass</dd></div>
   </dl>
   <canvas class="strip" data-part="strip" role="img"
     aria-label="Latency of every token of the reply"></canvas>

@@ -88,7 +88,7 @@ class Runtime:
             entry.name: Lazy(lambda name=entry.name: services.make_engine(name))  # type: ignore[misc]
             for entry in services.engines
         }
-        self.tpot_ms: dict[str, float] = {}  # by engine: the median that its last reply had
+        self.pace_ms: dict[str, float] = {}  # by engine: what a token of its last reply took
         self.bandwidth: float | None = None  # bytes/s; None until it has been measured
         self.check_engine(services.default_engine)
         self.telemetry.gauge("queue_length", "Turns waiting or running", lambda: self.gate.length)

@@ -178,7 +178,7 @@ class Talk:
         return self._silence(session), ""
 
     def _silence(self, session: Session) -> str:
-        measured = self._visitors.runtime.tpot_ms
+        measured = self._visitors.runtime.pace_ms
         tpot_ms = {label: measured.get(name) for name, label in self._labels.items()}
         before = silence_before(session.hidden_tokens, tpot_ms) if session.hidden_tokens else []
         return lab_panels.silence(

@@ -36,6 +36,9 @@ class Telemetry:
 
         self._turns = counter("turns", "Turns ended", "kind", "finish")
         self._tokens = counter("tokens", "Tokens decoded", "engine")
+        self._passes = counter("passes", "Passes over the weights that verified drafts", "engine")
+        self._drafted = counter("drafted_tokens", "Tokens fed before they were known", "engine")
+        self._accepted = counter("accepted_tokens", "Drafted tokens that were right", "engine")
         self._dropped = counter("dropped", "Oldest items dropped from full queues", "queue")
         self._refused = counter("refused", "Requests refused before any work", "reason")
         self._errors = counter("errors", "Faults that a visitor was shown", "where")
@@ -60,6 +63,10 @@ class Telemetry:
         engine = metrics.engine
         self._ttft.labels(engine).observe(metrics.ttft_ms / 1e3)
         self._tokens.labels(engine).inc(metrics.tokens)
+        if metrics.drafts is not None:
+            self._passes.labels(engine).inc(metrics.drafts.passes)
+            self._drafted.labels(engine).inc(metrics.drafts.drafted)
+            self._accepted.labels(engine).inc(metrics.drafts.accepted)
         tpot = self._tpot.labels(engine)
         for latency_ms in metrics.itl_ms():
             tpot.observe(float(latency_ms) / 1e3)

@@ -8,13 +8,16 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from engine.registry import ENGINES, concrete_name
+from engine.registry import ENGINES
 from ui.figures import sum_of, summary
 from ui.loading import (
+    check_engine,
     check_writable,
+    lazy_engines,
     load_judge,
     load_model,
     load_pipeline,
+    locate_models,
     open_model_and_engine,
     sampling,
     warm_conversation,
@@ -58,7 +61,7 @@ def turn(options: argparse.Namespace) -> int:
     from ui.listen_assistant import load_assistant
 
     sampling(options)  # what is wrong with the options is said before anything is loaded
-    options.engine = concrete_name(options.engine)
+    options.engine = check_engine(options)
     samples = read_audio(options.audio)
     check_writable(options.out, options.audio)
     end, outcome = speech_end(samples, StreamingVad().probability), Outcome()
@@ -79,24 +82,20 @@ def page(options: argparse.Namespace) -> int:
     from engine.bandwidth import read_bandwidth
     from engine.conversation import check_context
     from engine.sampling import SamplingParams
-    from engine.setup import locate_model, open_engine
     from ui.access import Access
     from ui.page import check_port, launch
     from ui.services import Lazy, Services
 
-    options.engine = concrete_name(options.engine)
+    options.engine = check_engine(options)
     check_port(options.host, options.port)
     access = Access.read(options.share, options.auth, options.api_key, options.host, os.environ)
     check_context(options.context)
+    name, path, drafting = locate_models(options)
     with ConsoleProgress() as progress:
-        name, path = locate_model(options.model, progress)
         locate_stt(options.stt, progress)
         locate_voice(options.voice, progress)
     model = Lazy(lambda: load_model(options, name, path))
-    engines = {
-        engine: Lazy(lambda engine=engine: open_engine(engine, model(), speaking=True))  # type: ignore[misc]
-        for engine in ENGINES
-    }
+    engines = lazy_engines(ENGINES, model, drafting, speaking=True)
     services = Services(
         model_name=name,
         engines=list(ENGINES.values()),

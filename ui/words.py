@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ui.figures import drafts
+
 
 def sentence(text: str) -> str:
     """A one-line fault, as commands print it, as a sentence."""
@@ -30,6 +32,8 @@ def answer_label(metrics: Mapping[str, Any], engine: str) -> str:
         parts.append(f"{figure(metrics['tokens_per_s'])} tokens/s")
     if metrics["ttft_ms"] is not None:
         parts.append(f"TTFT {figure(metrics['ttft_ms'])} ms")
+    if metrics["speculation"]:
+        parts.append(drafts(metrics["speculation"]))
     if metrics["hidden_tokens"]:
         parts.append(f"after {metrics['hidden_tokens']} hidden tokens")
     spoken = metrics["tokens"] - metrics["hidden_tokens"]

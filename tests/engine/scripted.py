@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from engine.base import FinishReason, Token
+from engine.base import DraftCounts, FinishReason, Token
 from engine.kv_cache import KVCache
 from engine.models.base import Model
 from engine.sampling import SamplingParams
@@ -20,6 +20,7 @@ class ScriptedRun:
         self.start_ns = 0
         self.prefill_end_ns: int | None = 0
         self.launches = 0
+        self.drafts: DraftCounts | None = None
         self.stopped = False
         self.yielded = 0
         self._token_ids, self._before = token_ids, before

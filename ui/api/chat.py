@@ -47,7 +47,7 @@ class Answered:
             "prompt_tokens_details": {"cached_tokens": metrics.cached_tokens},
             "unpaused": {
                 **{name: figures[name] for name in ("engine", "ttft_ms", "tpot_ms")},
-                "tokens_per_s": figures["tokens_per_s"],
+                **{name: figures[name] for name in ("tokens_per_s", "speculation")},
                 "queue_ms": round(self.queue_ms, 3),
             },
         }

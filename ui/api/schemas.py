@@ -99,6 +99,19 @@ class TokenTimes(BaseModel):
     max: float | None
 
 
+class Speculation(BaseModel):
+    """What drafts did: tokens fed before they were known, and those of them that were right.
+
+    `acceptance` is accepted / drafted, `tokens_per_pass` (passes + accepted) / passes.
+    """
+
+    passes: int
+    drafted: int
+    accepted: int
+    acceptance: float | None
+    tokens_per_pass: float | None
+
+
 class EngineUsage(BaseModel):
     """What the reply cost, by the engine's own clock, and the wait before it."""
 
@@ -106,6 +119,7 @@ class EngineUsage(BaseModel):
     ttft_ms: float | None
     tpot_ms: TokenTimes
     tokens_per_s: float | None
+    speculation: Speculation | None = None  # null where each token takes a pass of its own
     queue_ms: float
 
 

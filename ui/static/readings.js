@@ -100,7 +100,17 @@ class Readings {
     this.say("tpot-now", formatMs(this.strip.data.now));
     this.say("share", share === null || share === undefined ? "–" : formatMs(100 * share));
     this.say("launches", formatRate(event.launches_per_token));
+    this.showDrafts(event.speculation);
     this.find("strip").dataset.running = String(Boolean(event.running));
+  }
+
+  // Only where the engine drafts: elsewhere every pass gives one token.
+  showDrafts(speculation) {
+    for (const part of ["drafts", "passes"]) this.find(part).hidden = !speculation;
+    if (!speculation) return;
+    const { acceptance, tokens_per_pass: tokens } = speculation;
+    this.say("acceptance", acceptance === null ? "–" : formatMs(100 * acceptance));
+    this.say("per-pass", formatRate(tokens));
   }
 
   showStages({ stages, verdict, engine_label: engine }) {
