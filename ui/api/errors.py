@@ -11,9 +11,11 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from engine.errors import UnpausedError
+from ui.api.schemas import ONE, SEVERAL
 from ui.gate import QueueFull
 
 _KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_NOT_NAMES = ("body", "query", "path", ONE, SEVERAL)  # in the place of a fault
 _CODES = {401: "invalid_api_key", 404: "not_found", 429: "rate_limit_exceeded"}
 
 
@@ -100,11 +102,13 @@ def install_handlers(api: FastAPI) -> None:
 def _first_fault(error: RequestValidationError) -> APIError:
     """The first thing that is wrong, by its name in the request. Says nothing of its value."""
     fault = error.errors()[0]
-    place = [str(part) for part in fault["loc"] if part not in ("body", "query", "path")]
+    place = [str(part) for part in fault["loc"] if part not in _NOT_NAMES]
     name = ".".join(place) or None
     if fault["type"] == "extra_forbidden":
         return APIError(f"Unrecognized request argument supplied: {name}", param=name)
     if fault["type"] == "json_invalid":
         return APIError("The body is not valid JSON.")
+    if fault["type"] == "model_attributes_type" and name is None:
+        return APIError("The body must be a JSON object.")
     said = fault["msg"].removeprefix("Value error, ")
     return APIError(f"{name}: {said}" if name else said, param=name)

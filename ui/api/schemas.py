@@ -7,12 +7,37 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
+
+from ui.api.only import Only
 
 MAX_MESSAGES = 512
+ONE, SEVERAL = "<one>", "<several>"  # branches, which are no part of a request's names
 _Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 # What clients send by habit and what may be ignored without changing an answer's meaning.
-_IGNORED = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier"})
+_IGNORED = frozenset(
+    {"user", "metadata", "store", "service_tier", "safety_identifier", "parallel_tool_calls",
+     "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"}
+)  # fmt: skip
+_NO_TOOLS = "tools are not called here"
+_NO_SPEECH = "the answer is text; /v1/audio/speech makes speech of it"
+
+
+def _branch(value: Any) -> str | None:
+    return ONE if isinstance(value, str) else SEVERAL if isinstance(value, list) else None
+
+
+def _text_or_list(what: str) -> Discriminator:
+    """Decides by what came, so that a fault is of that branch alone; else it must be `what`."""
+    return Discriminator(_branch, custom_error_type="branch", custom_error_message=what)
 
 
 class _Request(BaseModel):
@@ -24,12 +49,23 @@ class TextPart(_Request):
     text: str
 
 
+_Parts = Annotated[list[TextPart], Field(min_length=1, max_length=64)]
+
+
 class ChatMessage(_Request):
-    """Text only; `content` may come in parts."""
+    """Text only; `content` may come in parts. The rest is what an answer has, sent back."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(min_length=1, max_length=64)]
+    content: Annotated[
+        Annotated[str, Tag(ONE)] | Annotated[_Parts, Tag(SEVERAL)],
+        _text_or_list("must be a text or a list of text parts"),
+    ]
     name: str | None = None
+    refusal: str | None = None
+    annotations: Annotated[Any, Only(([],), "annotations are not read here")] = None
+    audio: Annotated[Any, Only((), "text is all that is read here")] = None
+    tool_calls: Annotated[Any, Only(([],), _NO_TOOLS)] = None
+    function_call: Annotated[Any, Only((), _NO_TOOLS)] = None
 
     @property
     def text(self) -> str:
@@ -58,14 +94,36 @@ class ChatRequest(_Request):
     repetition_penalty: float | None = Field(None, gt=0, le=10)
     max_tokens: int | None = Field(None, ge=1, le=1_000_000)
     max_completion_tokens: int | None = Field(None, ge=1, le=1_000_000)
-    stop: _Stop | Annotated[list[_Stop], Field(max_length=4)] | None = None
+    stop: (
+        Annotated[
+            Annotated[_Stop, Tag(ONE)] | Annotated[list[_Stop], Field(max_length=4), Tag(SEVERAL)],
+            _text_or_list("must be a text or a list of up to four"),
+        ]
+        | None
+    ) = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    n: Literal[1] | None = 1
-    frequency_penalty: Literal[0] | None = 0
-    presence_penalty: Literal[0] | None = 0
-    logprobs: Literal[False] | None = False
+    n: Annotated[Any, Only((1,), "one answer is given to a request")] = 1
+    frequency_penalty: Annotated[Any, Only((0,), "use repetition_penalty instead")] = 0
+    presence_penalty: Annotated[Any, Only((0,), "use repetition_penalty instead")] = 0
+    logit_bias: Annotated[Any, Only(({},), "tokens cannot be favoured here")] = None
+    logprobs: Annotated[Any, Only((False,), "log probabilities are not told here")] = False
+    top_logprobs: Annotated[Any, Only((0,), "log probabilities are not told here")] = None
+    response_format: Annotated[
+        Any, Only(({"type": "text"},), 'the only format is {"type": "text"}: JSON is not enforced')
+    ] = None
+    modalities: Annotated[Any, Only((["text"],), _NO_SPEECH)] = None
+    audio: Annotated[Any, Only((), _NO_SPEECH)] = None
+    tools: Annotated[Any, Only(([],), _NO_TOOLS)] = None
+    tool_choice: Annotated[Any, Only(("none", "auto"), _NO_TOOLS)] = None
+    functions: Annotated[Any, Only(([],), _NO_TOOLS)] = None
+    function_call: Annotated[Any, Only(("none", "auto"), _NO_TOOLS)] = None
+    moderation: Annotated[Any, Only((), "nothing is moderated here")] = None
+    prediction: Annotated[Any, Only((), "predicted answers are not used here")] = None
+    web_search_options: Annotated[Any, Only((), "nothing is searched here")] = None
+    reasoning_effort: Annotated[Any, Only(("none",), "thinking is not offered by the API")] = None
+    verbosity: Annotated[Any, Only(("medium",), "say in the prompt how long it shall be")] = None
 
     @model_validator(mode="before")
     @classmethod

@@ -39,6 +39,7 @@ class SpeechPipeline(FakePipeline):
     """Hears `transcript` in everything, and speaks in tones."""
 
     synthesizer: FakeSynthesizer = field(default_factory=FakeSynthesizer)
+    language: str | None = "en"
 
     def transcribe(self, samples: np.ndarray) -> str:
         self.heard.append(samples)

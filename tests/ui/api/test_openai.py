@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ import soundfile
 from openai.types.chat import ChatCompletionMessageParam
 
 from tests.ui.api.conftest import SlowEngine
+from ui.limits import Allowances
 from ui.page import Page
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
@@ -134,18 +136,39 @@ def test_the_engine_comes_from_the_suffix_or_the_header(client: Any) -> None:
         ({"temperature": "hot"}, 400, "temperature"),
         ({"max_tokens": 0}, 400, "max_tokens"),
         ({"top_p": 0}, 400, "top_p"),
-        ({"n": 2}, 400, "n:"),
+        ({"n": 2}, 400, "n: one answer is given to a request"),
+        ({"n": True}, 400, "n: one answer"),
+        ({"logprobs": True}, 400, "logprobs: log probabilities are not told here"),
+        ({"frequency_penalty": 0.5}, 400, "frequency_penalty: use repetition_penalty"),
+        ({"response_format": {"type": "json_object"}}, 400, 'the only format is {"type": "text"}'),
+        ({"response_format": "text"}, 400, "response_format: the only format"),
         ({"messages": []}, 400, "messages"),
         ({"messages": [{"role": "user", "content": " \n"}]}, 400, "the text is empty"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, 400, "role user"),
         ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages.0.role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages.0"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "text": ""}]}]},
+            400,
+            "messages.0.content.0.type: Input should be 'text'",
+        ),
+        (
+            {"messages": [{"role": "user", "content": None}]},
+            400,
+            "messages.0.content: must be a text or a list of text parts",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            400,
+            "messages.0.content.0.text: Field required",
+        ),
         ({"messages": [{"role": "user", "content": "x " * 2000}]}, 400, "context has room"),
         ({"temprature": 1}, 400, "Unrecognized request argument supplied: temprature"),
-        ({"tools": [{}]}, 400, "Unrecognized request argument supplied: tools"),
+        ({"tools": [{}]}, 400, "tools: tools are not called here"),
         ({"stream_options": {"include_usage": True}}, 400, "stream_options"),
         ({"stop": ["a", "b", "c", "d", "e"]}, 400, "stop"),
-        ({"stop": ""}, 400, "stop"),
+        ({"stop": ""}, 400, "stop: String should have at least 1 character"),
+        ({"stop": 5}, 400, "stop: must be a text or a list of up to four"),
+        ({"stop": ["a", 5]}, 400, "stop.1: Input should be a valid string"),
     ],
 )
 def test_faults_have_openais_shape(
@@ -158,6 +181,27 @@ def test_faults_have_openais_shape(
     assert set(error) == {"message", "type", "param", "code"}
     assert said in error["message"] and error["type"] == "invalid_request_error"
     assert "\n" not in error["message"]
+    assert error["param"] is None or not re.search(r"[<\[(]", error["param"])
+
+
+def test_what_clients_send_by_habit_changes_nothing(client: Any) -> None:
+    plain = say(client, max_tokens=5)
+    habits = {
+        "n": 1, "user": "me", "logprobs": False, "top_logprobs": None, "logit_bias": {},
+        "presence_penalty": 0, "frequency_penalty": 0.0, "response_format": {"type": "text"},
+        "tools": [], "tool_choice": "none", "parallel_tool_calls": True, "store": False,
+        "metadata": {"a": "b"}, "service_tier": "auto", "modalities": ["text"], "stop": None,
+        "seed": None, "temperature": None, "stream_options": None, "reasoning_effort": None,
+    }  # fmt: skip
+    assert say(client, max_tokens=5, **habits) == plain
+
+
+def test_an_answer_can_be_sent_back_as_the_client_has_it(client: Any) -> None:
+    first = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=3)
+    more = [*HELLO, first.choices[0].message, {"role": "user", "content": "and now"}]
+    for messages in (more, [*HELLO, first.choices[0].message.model_dump(), more[-1]]):
+        made = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=2)
+        assert made.choices[0].message.content
 
 
 def test_a_prompt_that_does_not_fit_is_told_as_such_in_a_stream_too(client: Any) -> None:
@@ -199,7 +243,7 @@ def test_speech_of_nothing_or_of_too_much_is_refused(client: Any) -> None:
     for text, said in (("...", "nothing in the input"), ("x" * 5000, "input"), ("", "input")):
         with pytest.raises(openai.BadRequestError, match=said):
             client.audio.speech.create(model="tts-1", voice="alloy", input=text)
-    with pytest.raises(openai.BadRequestError, match="speed"):
+    with pytest.raises(openai.BadRequestError, match="there is one speed"):
         client.audio.speech.create(model="tts-1", voice="alloy", input="hi", speed=2)
     with pytest.raises(openai.NotFoundError):
         client.audio.speech.create(model="tts-9", voice="alloy", input="hi")
@@ -216,8 +260,28 @@ def test_transcriptions(client: Any) -> None:
     assert make(model="whisper-1", file=("a.wav", wav())).text == "Why is the sky blue?"
     text = make(model="whisper-1", file=("a.wav", wav()), response_format="text")
     assert str(text) == "Why is the sky blue?\n"
+    assert make(
+        model="whisper-1", file=("a.wav", wav()), prompt="Hm.", language="en", temperature=0
+    )
     verbose = make(model="whisper-1", file=("a.wav", wav(2)), response_format="verbose_json")
     assert verbose.duration == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"language": "de"}, "language: this server hears 'en'"),
+        ({"temperature": 0.4}, "temperature: the likeliest words"),
+        ({"stream": True}, "stream: the transcript comes whole"),
+        ({"response_format": "srt"}, "response_format: Input should be 'json', 'text' or"),
+        ({"response_format": "verbose_json", "timestamp_granularities": ["word"]}, "has no times"),
+    ],
+)
+def test_what_a_transcript_cannot_be_is_said(
+    client: Any, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=re.escape(said)):
+        client.audio.transcriptions.create(model="whisper-1", file=("a.wav", wav()), **options)
 
 
 @pytest.mark.parametrize("content", [b"", b"not audio at all", wav()[:100], b"RIFF" * 50])
@@ -242,10 +306,16 @@ def test_a_full_queue_is_a_rate_limit_with_a_time(
             ticket.leave()
 
 
-def test_who_asks_too_often_is_told_when_to_come_back(client: Any) -> None:
-    with pytest.raises(openai.RateLimitError, match="too fast"):
-        for _ in range(20):
-            say(client, max_tokens=1)
+def test_who_asks_too_often_is_told_when_to_come_back(
+    page: Page, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slowly = Allowances(1 / 600, 2)
+    monkeypatch.setattr(page.visitors.runtime, "allowances", slowly)
+    say(client, max_tokens=1)
+    say(client, max_tokens=1)
+    with pytest.raises(openai.RateLimitError, match="too fast") as refused:
+        say(client, max_tokens=1)
+    assert 300 < int(refused.value.response.headers["retry-after"]) <= 600
 
 
 def test_a_wait_is_told_in_the_stream(page: Page, client: Any) -> None:
