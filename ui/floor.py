@@ -71,6 +71,7 @@ class Floor:
             case told.Reply(generation, reply):
                 self._worker(generation).follow(reply)
             case told.Play(generation, pcm, rate_hz, text):
+                self._worker(generation).voiced(len(text))
                 self._session.add_speech(self._worker(generation), pcm, rate_hz, text)
             case told.PlayEnd(generation):
                 self._session.end_speech(self._worker(generation))

@@ -1,22 +1,22 @@
 """One engine, one turn at a time: visitors wait in the order they came, and can see how long.
 
-The wait is estimated from how long the last turns held the gate. Whoever waits also keeps the
-time: a turn that holds the gate past its limit while others wait is asked to give way.
+The wait is estimated by `ui.waits`. Whoever waits also keeps the time: a turn that holds the gate
+past its limit while others wait is asked to give way.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 
 from engine.errors import UnpausedError
+from ui.waits import Durations, HowFar, Progress
 
 MAX_WAITING = 16
 MAX_OF_ONE = 4  # places of one visitor, so that nobody fills the queue alone
 TURN_LIMIT_S = 60.0  # of one turn, once others wait
-_REMEMBERED = 24  # turns that the estimate rests on
+_TOGETHER_S = 0.005  # between clauses that were let out at once
 _LOOK_S = 5.0  # between two looks of a waiting ticket at the clock
 
 
@@ -47,7 +47,7 @@ class Gate:
         self._clock, self._observe = clock, observe
         self._changed = threading.Condition()
         self._queue: list[Ticket] = []  # the first one holds the gate
-        self._held = HoldTimes()
+        self._durations = Durations()
 
     def enter(self, visitor: str = "", kind: str = "") -> Ticket:
         """Take a place in the queue for `visitor`, a turn of `kind` ("text", "voice", ...).
@@ -110,50 +110,34 @@ class Gate:
             if self._queue and self._queue[0].held_at is None:
                 self._queue[0].held_at = now
             if held_at is not None:
-                self._held.add(ticket.kind, now - held_at)
+                tokens, ticket.how_far = ticket.how_far().tokens, Progress  # and lets go of a reply
+                self._durations.add(ticket.visitor, ticket.kind, now - held_at, tokens)
             self._changed.notify_all()
         if held_at is not None:
             self._observe(held_at - ticket.entered_at, now - held_at)
+
+    def _voiced(self, ticket: Ticket, characters: int) -> None:
+        with self._changed:
+            now, before = self._clock(), ticket.voiced_at
+            ticket.said, ticket.voiced_at = ticket.said + characters, now
+            # The first clause's time is decoding's, too; several at once had been held back.
+            if before is not None and now - before > _TOGETHER_S:
+                self._durations.add_voiced(now - before, characters)
 
     def _expected(self, position: int) -> float | None:
         """Seconds until whoever stands at `position` holds the gate, as things look now."""
         if position == 0 or not self._queue:
             return 0.0
-        if self._held.mean("") is None:
-            return None
         holder, *ahead = self._queue[:position]
-        elapsed = self._clock() - (holder.held_at or 0.0)
-        remaining = self._held.remaining(holder.kind, elapsed)
-        return remaining + sum(self._held.mean(ticket.kind) or 0.0 for ticket in ahead)
-
-
-class HoldTimes:
-    """How long the last turns of each kind took."""
-
-    def __init__(self) -> None:
-        self._all: deque[float] = deque(maxlen=_REMEMBERED)
-        self._by_kind: dict[str, deque[float]] = {}
-
-    def add(self, kind: str, seconds: float) -> None:
-        self._all.append(seconds)
-        self._by_kind.setdefault(kind, deque(maxlen=_REMEMBERED)).append(seconds)
-
-    def _times(self, kind: str) -> deque[float]:
-        own = self._by_kind.get(kind, deque[float]())
-        return own if len(own) >= 3 else self._all  # two say little about a kind
-
-    def mean(self, kind: str) -> float | None:
-        """Of the last turns, of this kind if there were some; None before the first."""
-        times = self._times(kind)
-        return sum(times) / len(times) if times else None
-
-    def remaining(self, kind: str, elapsed_s: float) -> float:
-        """What a turn that has taken `elapsed_s` still takes: the mean of those that took longer.
-
-        One that is longer than all before it is given as much again as an average turn's half.
-        """
-        longer = [seconds - elapsed_s for seconds in self._times(kind) if seconds > elapsed_s]
-        return sum(longer) / len(longer) if longer else (self.mean(kind) or 0.0) / 2
+        whole = [self._durations.expected(ticket.visitor, ticket.kind) for ticket in ahead]
+        if self._durations.expected("", "") is None:
+            return None
+        now, held_at = self._clock(), holder.held_at or 0.0
+        remaining = self._durations.remaining(
+            holder.visitor, holder.kind, now - held_at, holder.how_far(), holder.said,
+            now - (holder.voiced_at or held_at),
+        )  # fmt: skip
+        return remaining + sum(seconds or 0.0 for seconds in whole)
 
 
 class Ticket:
@@ -165,8 +149,17 @@ class Ticket:
         self.held_at: float | None = None  # when it got the gate
         self.give_way: Callable[[], None] = lambda: None
         """Called once, briefly and from a waiting thread, when the holder's time is up."""
+        self.how_far: HowFar = Progress
+        """Asked briefly, from any thread, of the holder."""
+        self.said = 0  # characters that are speech
+        self.voiced_at: float | None = None  # the last of them
         self._asked = False
         self._gate = gate
+
+    @property
+    def waited(self) -> bool:
+        """Whether somebody else held the gate when it came."""
+        return self.held_at != self.entered_at
 
     def wait(self, seen: int | None = -1, timeout_s: float = _LOOK_S) -> int | None:
         """The place in the queue as soon as it differs from `seen`, or after `timeout_s`.
@@ -180,6 +173,10 @@ class Ticket:
         with self._gate._changed:
             position = self._gate._position(self)
             return None if position is None else self._gate._expected(position)
+
+    def voiced(self, characters: int) -> None:
+        """So many more characters of the holder's reply are speech."""
+        self._gate._voiced(self, characters)
 
     def ask_to_give_way(self) -> None:
         if not self._asked:

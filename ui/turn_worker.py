@@ -13,6 +13,7 @@ from audio.rounds import Parts
 from engine.errors import UnpausedError
 from ui.gate import Ticket
 from ui.playout import Playout
+from ui.waits import progress_of
 from ui.words import sentence
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ Kind = Literal["text", "voice", "aside"]  # an aside is no part of the conversat
 Begin = Callable[["VoicePipeline", "Conversation", "DecodeEngine"], "Turn"]
 
 STOP_WAIT_S = 10.0  # a stopped turn ends within a token; past this something is wedged
-GATE_CHECK_S = 2.0
+GATE_CHECK_S = 1.0  # between two looks at the wait, each of which is told
 DEFECT = "Something went wrong inside; the server's log has the details. Please try again."
 
 
@@ -95,6 +96,12 @@ class TurnWorker:
         """Whether it has had a place in the queue."""
         return self._ticket is not None
 
+    @property
+    def place(self) -> tuple[int, float | None] | None:
+        """While it waits: how many turns come before it, and about how many seconds they take."""
+        position = self._ticket.wait(timeout_s=0.0) if self._ticket is not None else None
+        return (position, self._ticket.expected_s()) if position and self._ticket else None
+
     def wait_ended(self, timeout_s: float) -> bool:
         return self._ended.wait(timeout_s)
 
@@ -119,20 +126,27 @@ class TurnWorker:
             if not self._wait_at_gate():
                 yield None
                 return
+            ticket = self._ticket
             pipeline, conversation, engine = self._session.prepare(self)
-            if self.kind == "text":
+            if self.kind == "text" or ticket.waited:
                 self._session.set_state(self, "thinking")
             params = self._session.params
 
             def begin(text: str) -> Turn:
-                self._turn = pipeline.text_turn(
+                turn = self._turn = pipeline.text_turn(
                     text, conversation, engine, params, speak=request.speak, joins=False
                 )
-                return self._turn
+                ticket.how_far = lambda: progress_of(turn.reply, request.speak)
+                return turn
 
             yield Parts(conversation, begin, engine.name)
         finally:
             self._ticket.leave()
+
+    def voiced(self, characters: int) -> None:
+        """So many more characters of the reply are speech."""
+        if self._ticket is not None:
+            self._ticket.voiced(characters)
 
     def follow(self, event: object) -> None:
         """Show one event of the turn."""

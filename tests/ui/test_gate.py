@@ -4,6 +4,7 @@ import pytest
 
 from engine.errors import UnpausedError
 from ui.gate import Gate, QueueFull
+from ui.waits import Progress
 
 
 def test_the_first_comer_holds_the_gate_and_the_others_follow_in_order() -> None:
@@ -104,6 +105,47 @@ def test_the_wait_is_what_is_left_of_the_holders_turn_and_those_between() -> Non
     assert (second.expected_s(), third.expected_s()) == (0.0, 7.375)  # it has learnt from it
     second.leave()
     assert second.expected_s() is None
+
+
+def test_what_is_known_of_the_holders_reply_shortens_or_lengthens_the_wait() -> None:
+    clock = Clock()
+    gate = Gate(clock=clock)
+    progress = [Progress()]
+    for seconds, tokens in ((2.0, 20), (4.0, 40), (12.0, 120)):
+        ended = gate.enter(kind="text")
+        ended.how_far = lambda tokens=tokens: Progress(tokens)  # type: ignore[misc]
+        clock.now += seconds
+        ended.leave()
+    holder, second = gate.enter(kind="text"), gate.enter(kind="text")
+    holder.how_far = lambda: progress[0]
+    assert second.expected_s() == 6.0
+    clock.now += 1.0
+    progress[0] = Progress(30)  # so it is one of the longer ones, which took 4 and 12 s
+    assert second.expected_s() == 7.0
+    for _ in range(2):
+        clock.now += 1.0
+        holder.voiced(50)
+    progress[0] = Progress(60, characters=300)  # the end is known now: 200 at 50 a second
+    assert second.expected_s() == pytest.approx(4.0)
+    clock.now += 0.5
+    assert second.expected_s() == pytest.approx(3.5)
+    holder.voiced(200)
+    assert second.expected_s() == 0.0
+
+
+def test_a_visitors_own_turns_say_most_about_its_next() -> None:
+    clock = Clock()
+    gate = Gate(clock=clock)
+    for visitor, seconds in (("brief", 1.0), ("wordy", 9.0), ("wordy", 9.0), ("brief", 1.0)):
+        ended = gate.enter(visitor, "text")
+        clock.now += seconds
+        ended.leave()
+    gate.enter("brief", "text")
+    second = gate.enter("wordy", "text")
+    last = gate.enter("stranger", "text")
+    assert second.expected_s() == pytest.approx((1 + 1 + 0.5 * 9) / 2.5)
+    between = (9 + 9 + 0.5 * 1) / 2.5
+    assert last.expected_s() == pytest.approx((1 + 1 + 0.5 * 9) / 2.5 + between)
 
 
 def test_kinds_of_turns_are_told_apart_once_there_are_some() -> None:

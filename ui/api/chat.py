@@ -115,7 +115,7 @@ def _answer(
         )
     except PromptTooLong as error:
         raise APIError(str(error), 400, "messages", "context_length_exceeded") from None
-    job.stops_by(reply.stop)
+    job.decodes(reply)
     for delta in reply:
         if delta.text and not delta.thinking:
             yield delta.text

@@ -13,12 +13,17 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
 from engine.errors import UnpausedError
 from ui.api.errors import APIError, as_api_error
 from ui.services import Runtime
+from ui.waits import progress_of
+
+if TYPE_CHECKING:
+    from engine.reply import ReplyStream
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +72,11 @@ class Job(threading.Thread):
     @property
     def stopped(self) -> bool:
         return self._stopped
+
+    def decodes(self, reply: ReplyStream) -> None:
+        """`reply` is what the work is about to iterate."""
+        self._ticket.how_far = lambda: progress_of(reply, spoken=False)
+        self.stops_by(reply.stop)
 
     def stops_by(self, stop: Callable[[], None]) -> None:
         """How to stop what the work is about to do; safe from any thread."""
