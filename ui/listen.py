@@ -72,6 +72,12 @@ def _check(options: argparse.Namespace) -> None:
         raise UnpausedError("--out and --fast go with --in: name the recording to hear")
     if options.text and options.heard:
         raise UnpausedError("--text and --in exclude each other: type, or name a recording")
+    instead = "--text" if options.text else "--in" if options.heard else ""
+    for name in ("microphone", "loudspeaker", "headset"):
+        if instead and getattr(options, name):
+            raise UnpausedError(
+                f"--{name} is about a device, and {instead} uses none: leave it out"
+            )
 
 
 def _live(options: argparse.Namespace) -> int:

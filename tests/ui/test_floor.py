@@ -6,15 +6,20 @@ Loudness stands in for the detector; what is said is what the fake pipeline unde
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from audio.dialogue_events import Event, RoundOver
+from audio.record import TurnRecord
+from audio.waterfall import ORDER
 from tests.ui.conftest import until
 from tests.ui.fakes import RATE_HZ, REPLY, FakeConversation, FakePipeline, services
 from ui.hearing import Hearing
+from ui.listen_screen import Screen
 from ui.protocol import MicrophoneFrame, Talk
 from ui.services import Runtime
 from ui.session import Session
@@ -121,6 +126,41 @@ def test_the_measured_stages_are_those_that_are_exported(
 ) -> None:
     measured = speaking.until("measured")
     assert session.ledger.turn(measured["turn"]).stages == measured["stages"]
+
+
+def test_the_page_and_the_terminal_show_the_same_waterfall(
+    listener: Listener, session: Session
+) -> None:
+    """Of one dialogue: on the socket, on the terminal's screen and in its JSON."""
+    screen, records = Screen(lambda news: None), list[TurnRecord]()
+    announcer = session.dialogue._announcer
+    page = announcer._listener
+
+    def both(event: Event) -> None:
+        screen.take(event)
+        if isinstance(event, RoundOver):
+            records.append(event.record)
+        page(event)
+
+    announcer._listener = both
+    listener.say((0.4, False), (0.8, True), (0.6, False))
+    listener.until("speech")
+    listener.until("done")
+    listener.play(0.5, waited_ms=40.0, ago_ms=5.0)
+    measured, shown = listener.until("measured"), screen.snapshot()
+    for _ in range(100):
+        listener.play()
+        if records:
+            break
+        time.sleep(0.02)
+    kept = records[0].as_dict()
+    assert measured["stages"] == shown.stages
+    assert [stage["name"] for stage in measured["stages"]] == [s["name"] for s in kept["stages"]]
+    assert {stage["name"] for stage in measured["stages"]} <= set(ORDER)
+    for stage, in_json in zip(measured["stages"], kept["stages"], strict=True):
+        assert stage["ms"] == pytest.approx(in_json["ms"], abs=0.001)
+    assert measured["total_ms"] == pytest.approx(shown.total_ms, abs=0.001)
+    assert measured["total_ms"] == pytest.approx(kept["total_ms"], abs=0.001)
 
 
 def test_words_that_were_not_all_are_taken_back(

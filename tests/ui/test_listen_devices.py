@@ -24,6 +24,7 @@ from benchmarks.virtual_devices import DEVICE, VirtualDevices, missing
 
 ROOT = Path(app.__file__).resolve().parent
 WAIT_S = 60.0  # for what takes seconds
+RECORDED_HZ, LOUD = 44_100, 650  # of parec's stereo PCM16
 
 pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=f"virtual sound devices: {missing()}"),
@@ -93,6 +94,22 @@ class Listening:
         return result
 
 
+def wait_for_sound(recording: Path, seconds: float, then_quiet_s: float = 0.0) -> None:
+    """Until so much of what is being recorded was loud, and then none of its last seconds.
+
+    Its time is the recording's own, so that a busy machine is waited for.
+    """
+    enough, quiet = seconds * RECORDED_HZ, int(then_quiet_s * RECORDED_HZ)
+    end = time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        data = recording.read_bytes()[44:] if recording.exists() else b""  # past the header
+        loud = np.abs(np.frombuffer(data[: len(data) // 4 * 4], "<i2")[::2].astype(int)) > LOUD
+        if np.sum(loud) > enough and not np.any(loud[max(0, len(loud) - quiet) :]):
+            return
+        time.sleep(0.1)
+    raise AssertionError("nothing was said in time")
+
+
 @pytest.fixture
 def listening(
     devices: VirtualDevices, smollm2_path: Path, whisper_dir: Path
@@ -117,7 +134,7 @@ def test_a_question_into_the_microphone_is_answered_aloud(
     heard = tmp_path / "heard.wav"
     with devices.recorded(heard):
         devices.say(spoken("What is the capital of France?"))
-        time.sleep(6)
+        wait_for_sound(heard, 0.3, then_quiet_s=1.5)
     result = assistant.end()
     (turn,) = result["turns"]
     assert "capital of france" in turn["transcript"].lower()
@@ -130,13 +147,14 @@ def test_a_question_into_the_microphone_is_answered_aloud(
 
 
 def test_its_own_echo_is_no_turn(
-    devices: VirtualDevices, listening: Callable[..., Listening], spoken: Save
+    devices: VirtualDevices, listening: Callable[..., Listening], spoken: Save, tmp_path: Path
 ) -> None:
     """With WebRTC's canceller, or half-duplex without it."""
     devices.echo()
     assistant = listening()
-    devices.say(spoken("Why is the sky blue?"))
-    time.sleep(8)
+    with devices.recorded(tmp_path / "heard.wav"):
+        devices.say(spoken("Why is the sky blue?"))
+        wait_for_sound(tmp_path / "heard.wav", 3.0)
     (turn,) = assistant.end()["turns"]
     assert "sky blue" in turn["transcript"].lower()
     assert turn["finish"] in ("complete", "stopped")  # by Ctrl+C, not by itself
@@ -144,7 +162,7 @@ def test_its_own_echo_is_no_turn(
 
 
 def test_devices_that_go_and_come_back(
-    devices: VirtualDevices, listening: Callable[..., Listening], spoken: Save
+    devices: VirtualDevices, listening: Callable[..., Listening], spoken: Save, tmp_path: Path
 ) -> None:
     assistant = listening("--headset")
     devices.unplug()
@@ -152,8 +170,9 @@ def test_devices_that_go_and_come_back(
     time.sleep(2)
     devices.plug()
     assistant.until("Listening again: pulse → pulse")
-    time.sleep(2.5)  # PulseAudio's streams take a moment to begin
-    devices.say(spoken("What is the capital of France?"))
-    time.sleep(5)
+    with devices.recorded(tmp_path / "heard.wav"):
+        time.sleep(2.5)  # PulseAudio's streams take a moment to begin
+        devices.say(spoken("What is the capital of France?"))
+        wait_for_sound(tmp_path / "heard.wav", 0.3)
     assert "france" in assistant.end()["turns"][-1]["transcript"].lower()
     assert not any("pa_linux_alsa" in notice for notice in assistant.notices)
