@@ -8,6 +8,7 @@ from typing import Any
 import gradio as gr
 
 from engine.errors import UnpausedError
+from engine.registry import PERSISTENT
 from ui.handling import NO_CHANGE, notice, open_session
 from ui.lab_panels import exports
 from ui.settings import Settings, read_settings, rivals
@@ -24,6 +25,8 @@ class Handlers:
         self._by_tab: dict[str | None, str] = {}  # Gradio's name of a tab to the session's id
         services = visitors.runtime.services
         self._engines = [entry.name for entry in services.engines if entry.unavailable() is None]
+        here = PERSISTENT.unavailable() is None
+        self._aliases = {PERSISTENT.name: PERSISTENT.choose()} if here else {}
 
     def open(self, request: gr.Request) -> Update:
         """The page was loaded, with settings in its address.
@@ -32,7 +35,7 @@ class Handlers:
         speed, the engines of the race and of the blind test).
         """
         self.unload(request)
-        settings = read_settings(dict(request.query_params), self._engines)
+        settings = read_settings(dict(request.query_params), self._engines, self._aliases)
         try:
             session = self._visitors.open()
         except UnpausedError as error:

@@ -14,6 +14,7 @@ from ui.ledger import ComparisonRecord
 from ui.race import running_order
 from ui.runs import Runs, Subject
 from ui.trace import Trace
+from ui.words import waiting
 
 if TYPE_CHECKING:
     from engine.base import DecodeEngine
@@ -43,7 +44,8 @@ class Experiment:
         """What is being done, in words; names stay out of a blind test."""
         step, total = self.runs.step, len(self.runs.order)
         if step == 0:
-            return "Waiting for the engines…"
+            place = self.worker.place
+            return "Getting the engines ready…" if place is None else waiting(*place)
         name = self.runs.contenders[self.runs.order[step - 1]][0]
         if self.kind == "blind":
             return f"Run {step} of {total}…"

@@ -135,7 +135,7 @@ def voice_script() -> str:
     sources = {name: _source(name) for name in parts}
     return "\n".join(
         [
-            *(_source(name) for name in ("status", "dial", "audio", "voice")),
+            *(_source(name) for name in ("palette", "status", "dial", "audio", "voice")),
             f"const sources = {json.dumps(sources)};",
             "const voice = new Voice(element, sources, () => trigger('follow_turn'),",
             "  () => trigger('stop_turn'));",
@@ -151,13 +151,13 @@ def voice_script() -> str:
 
 def readings_script() -> str:
     """Runs when the instruments are mounted."""
-    sources = "\n".join(_source(name) for name in ("strip", "readings"))
+    sources = "\n".join(_source(name) for name in ("palette", "strip", "readings"))
     return f"{sources}\nnew Readings(element);"
 
 
 def lanes_script() -> str:
     """Runs when a side-by-side view is mounted. Its value is made by `ui/lanes.py`."""
-    sources = "\n".join(_source(name) for name in ("strip", "lanes"))
+    sources = "\n".join(_source(name) for name in ("palette", "strip", "lanes"))
     return f"""{sources}
 const lanes = new Lanes(element);
 lanes.set(props.value);

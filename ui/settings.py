@@ -25,8 +25,13 @@ class Settings:
     ignored: tuple[str, ...] = field(default=(), compare=False)  # what could not be used, in words
 
 
-def read_settings(query: Mapping[str, str], engines: Collection[str]) -> Settings:
-    """The settings of an address. What it does not say, or says wrongly, is the default."""
+def read_settings(
+    query: Mapping[str, str], engines: Collection[str], aliases: Mapping[str, str] | None = None
+) -> Settings:
+    """The settings of an address. What it does not say, or says wrongly, is the default.
+
+    `aliases`: other names of `engines`, as the command line takes them.
+    """
     ignored: list[str] = []
 
     def one_of(name: str, known: Collection[str]) -> str | None:
@@ -35,6 +40,10 @@ def read_settings(query: Mapping[str, str], engines: Collection[str]) -> Setting
             return value
         ignored.append(f"{name}={value[:40]} is none of {', '.join(known)}")
         return None
+
+    def engine_of(name: str) -> str | None:
+        chosen = (aliases or {}).get(query.get(name, ""))
+        return chosen if chosen in engines else one_of(name, engines)
 
     def number(name: str, low: float, high: float, default: float) -> float:
         text = query.get(name)
@@ -51,11 +60,11 @@ def read_settings(query: Mapping[str, str], engines: Collection[str]) -> Setting
 
     return Settings(
         view=one_of("view", VIEWS) or "talk",
-        engine=one_of("engine", engines),
+        engine=engine_of("engine"),
         hidden=int(number("hidden", 0, MAX_HIDDEN_TOKENS, 0)),
         speed=number("speed", SLOWEST, FASTEST, DEFAULT_SPEED),
-        a=one_of("a", engines),
-        b=one_of("b", engines),
+        a=engine_of("a"),
+        b=engine_of("b"),
         ignored=tuple(ignored),
     )
 

@@ -16,6 +16,13 @@ def sentence(text: str) -> str:
     return text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?", "…")) else ".")
 
 
+def waiting(position: int, wait_s: float | None) -> str:
+    """The place in the queue, as `static/status.js` has it: `position` turns come before."""
+    before = "1 turn is" if position == 1 else f"{position} turns are"
+    about = "" if wait_s is None else f", about {max(1, round(wait_s))} s"
+    return f"Waiting: {before} before yours{about}"
+
+
 def left_out(turns: int) -> str:
     """That the context is full, and what was forgotten for the reply above."""
     what = "the oldest turn was" if turns == 1 else f"the oldest {turns} turns were"

@@ -107,6 +107,18 @@ def test_a_stopped_race_has_no_result(session: Session) -> None:
     assert contents(session)[-1][1] == REPLY
 
 
+def test_a_race_that_waits_shows_its_place(session: Session) -> None:
+    gate = session._runtime.gate
+    first, second = gate.enter(), gate.enter()
+    experiment = session.lab.race("Why?", ["eager", "cpu"])
+    assert experiment.progress() == "Waiting: 2 turns are before yours"
+    first.leave()
+    assert experiment.progress() == "Waiting: 1 turn is before yours, about 1 s"
+    second.leave()
+    ended(experiment)
+    assert experiment.pair()
+
+
 def test_an_engine_that_fails_fails_the_race_in_words(pipeline: FakePipeline) -> None:
     made = services(pipeline, ENGINES)
 

@@ -113,6 +113,15 @@ def test_an_address_opens_the_same_view() -> None:
     assert read_settings({"utm": "x"}, ENGINES).ignored == ()
 
 
+def test_an_engine_may_be_named_as_on_the_command_line() -> None:
+    query = {"engine": "persistent", "a": "persistent", "b": "eager"}
+    named = Settings(engine="cpu", a="cpu", b="eager")
+    settings = read_settings(query, ENGINES, {"persistent": "cpu"})
+    assert settings == named and not settings.ignored
+    elsewhere = read_settings({"engine": "persistent"}, ENGINES, {"persistent": "tape"})
+    assert elsewhere.engine is None and len(elsewhere.ignored) == 1
+
+
 @pytest.mark.parametrize(
     "query",
     [

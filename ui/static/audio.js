@@ -24,6 +24,18 @@ class Audio {
     return "AudioWorkletNode" in window ? null : "unsupported";
   }
 
+  // Making a context asks the system and may take 50 ms: done ahead, it delays no gesture.
+  prepare() {
+    if ("AudioWorkletNode" in window) {
+      this.context ??= new AudioContext({ latencyHint: "interactive" });
+    }
+  }
+
+  // No sound is wanted and none is heard: the device can rest until the next `start`.
+  rest() {
+    if (!this.stream && this.context?.state === "running") this.context.suspend();
+  }
+
   // Call it within a gesture: browsers start sound in no other way.
   start() {
     if (!this.ready) {
@@ -36,7 +48,7 @@ class Audio {
   }
 
   async connectPlayback() {
-    this.context = new AudioContext({ latencyHint: "interactive" });
+    this.prepare();
     this.context.resume();
     const { ring, playback, frames, capture } = this.sources;
     await Promise.all([

@@ -2,19 +2,24 @@
 // Plain script in the page.
 
 const DIAL_TICKS = 60;
-const DIAL_FPS = 30;
+const DIAL_FPS = 25;
 
 class Dial {
   constructor(canvas) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d");
+    this.palette = new Palette(canvas);
+    this.size = 0;
     this.levels = new Float32Array(DIAL_TICKS);
     this.colours = new Array(DIAL_TICKS).fill("tick");
     this.head = 0;
     this.name = "idle";
     this.calm = matchMedia("(prefers-reduced-motion: reduce)");
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
-    new ResizeObserver(() => this.draw()).observe(canvas);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.schedule());
+    new ResizeObserver(([{ contentRect: box }]) => {
+      this.size = box.width;
+      this.draw();
+    }).observe(canvas);
   }
 
   // One more reading, 0 to 1, in the colour of whoever made it: "you" or "it".
@@ -46,26 +51,28 @@ class Dial {
 
   draw() {
     const { canvas, context } = this;
-    const size = canvas.clientWidth * devicePixelRatio;
+    const size = Math.round(this.size * devicePixelRatio);
     if (!size) return;
     if (canvas.width !== size) canvas.width = canvas.height = size;
-    const style = getComputedStyle(canvas);
-    const colour = (name) => style.getPropertyValue(`--${name}`).trim();
+    this.palette.refresh();
     context.clearRect(0, 0, size, size);
     context.lineWidth = Math.max(1.5, size / 90);
     context.lineCap = "round";
+    const lines = new Map(); // by colour: one stroke each
     let alive = false;
     for (let index = 0; index < DIAL_TICKS; index++) {
       const { length, name } = this.tick(index);
       alive ||= this.levels[index] > 0.02;
       const angle = (2 * Math.PI * index) / DIAL_TICKS - Math.PI / 2;
-      const inner = size * 0.4;
-      const outer = inner + size * (0.028 + 0.062 * length);
-      context.strokeStyle = colour(name);
-      context.beginPath();
-      context.moveTo(size / 2 + inner * Math.cos(angle), size / 2 + inner * Math.sin(angle));
-      context.lineTo(size / 2 + outer * Math.cos(angle), size / 2 + outer * Math.sin(angle));
-      context.stroke();
+      const [inner, outer] = [size * 0.4, size * (0.428 + 0.062 * length)];
+      const [x, y] = [Math.cos(angle), Math.sin(angle)];
+      if (!lines.has(name)) lines.set(name, new Path2D());
+      lines.get(name).moveTo(size / 2 + inner * x, size / 2 + inner * y);
+      lines.get(name).lineTo(size / 2 + outer * x, size / 2 + outer * y);
+    }
+    for (const [name, path] of lines) {
+      context.strokeStyle = this.palette.of(name);
+      context.stroke(path);
     }
     if (alive) this.fade();
     if (alive || (this.busy && !this.calm.matches)) this.schedule();

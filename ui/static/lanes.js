@@ -83,7 +83,8 @@ class Lane {
       this.words.data = count ? this.text.slice(0, this.ends[count - 1]) : "";
       if (count < this.shown) this.chart?.clear();
       if (this.chart) this.chart.data.hidden = this.hidden;
-      this.chart?.push(0, this.latencies.slice(0, count));
+      const from = Math.min(count, Math.max(0, this.shown));
+      this.chart?.push(from, this.latencies.slice(from, count));
       this.shown = count;
     }
     return count === this.at_ms.length;

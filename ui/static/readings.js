@@ -13,6 +13,7 @@ const STAGE_NAMES = {
   transport: ["Network", "voice"],
   playback: ["Playback", "voice"],
 };
+const FIGURES_MS = 100; // between two changes of the figures
 const ENGINE_SIDE = "it"; // the stages in which the engine is waited for
 
 // Milliseconds with three significant figures at most: "0.61", "12.3", "412".
@@ -82,10 +83,14 @@ class Readings {
 
   showMetrics(event) {
     if (event.turn !== this.turn || event.engine !== this.engine) this.strip.clear();
+    if (event.turn !== this.turn) this.figuresAt = -Infinity;
     this.turn = event.turn;
     this.engine = event.engine;
     this.strip.data.hidden = event.hidden_tokens;
     this.strip.push(event.latencies.from, event.latencies.ms);
+    const now = performance.now(); // a figure that changes more often cannot be read
+    if (event.running && now - this.figuresAt < FIGURES_MS) return;
+    this.figuresAt = now;
     this.showFigures(event);
   }
 

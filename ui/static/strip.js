@@ -3,6 +3,8 @@
 const STRIP_HZ = 25;
 const STRIP_CAPACITY = 1 << 15; // tokens; past it the oldest go
 const STRIP_FLOOR_MS = 0.01;
+const STRIP_STEP = 4; // pixels of a column while there is room
+const STRIP_LABELS = 46; // pixels on the left
 
 // The latencies of one reply, in the order of its tokens. `hidden` of them come before the answer.
 class Latencies {
@@ -15,6 +17,8 @@ class Latencies {
     this.count = 0;
     this.dropped = 0;
     this.hidden = 0;
+    this.low = Infinity; // of all that came
+    this.high = 0;
   }
 
   // `values` in ms, the first of which is token number `from`; what is already here is skipped.
@@ -36,6 +40,8 @@ class Latencies {
       this.values = grown;
     }
     this.values[this.count++] = value;
+    if (value > this.high) this.high = value;
+    if (value < this.low) this.low = Math.max(STRIP_FLOOR_MS, value);
   }
 
   // The median of the last few: what a token takes now.
@@ -45,34 +51,37 @@ class Latencies {
     return last.sort((a, b) => a - b)[last.length >> 1];
   }
 
-  // At most `columns` of {mean, high, hidden}: neighbours share a column where there are more.
-  bins(columns) {
-    const size = Math.max(1, Math.ceil(this.count / columns));
-    const bins = [];
-    for (let from = 0; from < this.count; from += size) {
-      const to = Math.min(this.count, from + size);
-      let sum = 0;
-      let high = 0;
-      for (let index = from; index < to; index++) {
-        sum += this.values[index];
-        if (this.values[index] > high) high = this.values[index];
-      }
-      bins.push({ mean: sum / (to - from), high, hidden: from + this.dropped < this.hidden });
+  // What `size` neighbours from the `from`-th on have in common: {mean, high, hidden}.
+  column(from, size) {
+    const to = Math.min(this.count, from + size);
+    let sum = 0;
+    let high = 0;
+    for (let index = from; index < to; index++) {
+      sum += this.values[index];
+      if (this.values[index] > high) high = this.values[index];
     }
-    return bins;
+    return { mean: sum / (to - from), high, hidden: from + this.dropped < this.hidden };
   }
+}
+
+// How `count` tokens go into `width` pixels: {step, size}, the pixels and the tokens of a column.
+// Either changes only when twice as many have come: until then a token is drawn once.
+function layOutStrip(count, width) {
+  let [step, size] = [STRIP_STEP, 1];
+  while (count > size * Math.max(1, Math.floor(width / step))) {
+    if (step > 1) step /= 2;
+    else size *= 2;
+  }
+  return { step, size };
 }
 
 // Whole decades of ms around what there is to show: {low, high}, at least one decade.
 function decades(latencies) {
   let low = Infinity;
   let high = STRIP_FLOOR_MS;
-  for (const { values, count } of latencies) {
-    for (let index = 0; index < count; index++) {
-      const value = Math.max(STRIP_FLOOR_MS, values[index]);
-      if (value < low) low = value;
-      if (value > high) high = value;
-    }
+  for (const reply of latencies) {
+    low = Math.min(low, reply.low);
+    high = Math.max(high, reply.high);
   }
   if (low === Infinity) return { low: 1, high: 10 };
   const from = Math.floor(Math.log10(low) + 1e-6);
@@ -91,14 +100,23 @@ class Strip {
   constructor(canvas, scaleOf = null) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d");
+    this.palette = new Palette(canvas);
     this.data = new Latencies();
     this.scaleOf = scaleOf || (() => [this.data]);
+    this.shape = null; // of what is drawn; anything else is drawn anew
+    this.drawn = 0; // tokens
+    this.width = this.height = 0;
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.schedule());
-    new ResizeObserver(() => this.schedule()).observe(canvas);
+    // Asked of the observer, for asking the canvas would make the browser lay out the page.
+    new ResizeObserver(([{ contentRect: box }]) => {
+      [this.width, this.height] = [box.width, box.height];
+      this.schedule();
+    }).observe(canvas);
   }
 
   clear() {
     this.data.clear();
+    this.shape = null;
     this.schedule();
   }
 
@@ -116,49 +134,67 @@ class Strip {
   }
 
   draw() {
-    const { canvas, context, data } = this;
-    const ratio = devicePixelRatio;
-    const [width, height] = [canvas.clientWidth * ratio, canvas.clientHeight * ratio];
+    const { canvas, data, width, height } = this;
     if (!width || !height) return;
-    if (canvas.width !== width) canvas.width = width;
-    if (canvas.height !== height) canvas.height = height;
-    const style = getComputedStyle(canvas);
-    const colour = (name) => style.getPropertyValue(`--${name}`).trim();
-    context.clearRect(0, 0, width, height);
+    const ratio = devicePixelRatio;
     const scale = decades(this.scaleOf());
-    const left = 46 * ratio; // for the labels
-    this.grid(scale, left, width, height, ratio, colour);
-    const bins = data.bins(Math.floor((width - left) / ratio));
-    const step = Math.min(5 * ratio, (width - left) / Math.max(1, bins.length));
-    const bar = Math.max(1, step - (step > 3 * ratio ? ratio : 0));
-    bins.forEach(({ mean, high, hidden }, index) => {
-      const x = left + index * step;
-      const draw = (value, name, alpha) => {
-        const tall = stripHeight(value, scale) * (height - 8 * ratio);
-        context.globalAlpha = alpha;
-        context.fillStyle = colour(name);
-        context.fillRect(x, height - tall, bar, tall);
-      };
-      if (high > mean) draw(high, "tick", 1);
-      draw(mean, hidden ? "voice" : "it", 1);
-    });
-    context.globalAlpha = 1;
+    const { step, size } = layOutStrip(data.count, width - STRIP_LABELS);
+    if (this.palette.refresh()) this.shape = null;
+    const shape = [width, height, ratio, scale.low, scale.high, step, size, data.dropped].join();
+    if (shape !== this.shape) this.begin(scale, ratio);
+    this.shape = shape;
+    // The last column may have been drawn with fewer tokens than it has now.
+    for (let from = this.drawn - (this.drawn % size); from < data.count; from += size) {
+      this.column(data.column(from, size), STRIP_LABELS + (from / size) * step, step, scale);
+    }
+    this.drawn = data.count;
     canvas.dataset.tokens = data.dropped + data.count;
   }
 
-  grid({ low, high }, left, width, height, ratio, colour) {
-    const { context } = this;
-    context.font = `${10.5 * ratio}px ${getComputedStyle(this.canvas).fontFamily}`;
+  // An empty strip with its scale.
+  begin(scale, ratio) {
+    const { canvas, context, width, height } = this;
+    canvas.width = Math.round(width * ratio); // which also clears it
+    canvas.height = Math.round(height * ratio);
+    context.scale(ratio, ratio);
+    context.font = `10.5px ${this.palette.style.fontFamily}`;
     context.textBaseline = "middle";
+    context.fillStyle = this.palette.of("ink-faint");
+    for (const { value, y } of this.lines(scale)) {
+      context.fillText(`${Number(value.toPrecision(1))} ms`, 0, Math.min(height - 6, y));
+    }
+    this.rule(scale, STRIP_LABELS, width - STRIP_LABELS);
+    this.drawn = 0;
+  }
+
+  lines({ low, high }) {
+    const lines = [];
     for (let value = low; value <= high * 1.01; value *= 10) {
       const place = Math.log10(value / low) / Math.log10(high / low);
-      const y = height - Math.max(ratio, place * (height - 8 * ratio));
-      context.fillStyle = colour("line");
-      context.fillRect(left, y, width - left, ratio);
-      context.fillStyle = colour("ink-faint");
-      context.fillText(`${Number(value.toPrecision(1))} ms`, 0, Math.min(height - 6 * ratio, y));
+      lines.push({ value, y: this.height - Math.max(1, place * (this.height - 8)) });
     }
+    return lines;
+  }
+
+  rule(scale, left, length) {
+    this.context.fillStyle = this.palette.of("line");
+    for (const { y } of this.lines(scale)) this.context.fillRect(left, y, length, 1);
+  }
+
+  column({ mean, high, hidden }, x, step, scale) {
+    const { context, height } = this;
+    const bar = step > 2 ? step - 1 : step;
+    context.clearRect(x, 0, step, height);
+    this.rule(scale, x, step);
+    const draw = (value, name) => {
+      const tall = stripHeight(value, scale) * (height - 8);
+      context.fillStyle = this.palette.of(name);
+      context.fillRect(x, height - tall, bar, tall);
+    };
+    if (high > mean) draw(high, "tick");
+    draw(mean, hidden ? "voice" : "it");
   }
 }
 
-if (typeof module !== "undefined") module.exports = { Latencies, decades, stripHeight, STRIP_CAPACITY };
+const STRIP_PARTS = { Latencies, decades, layOutStrip, stripHeight, STRIP_CAPACITY };
+if (typeof module !== "undefined") module.exports = STRIP_PARTS;

@@ -150,6 +150,7 @@ class Voice {
   // Speech is wanted unless switched off, and possible after a first gesture.
   updateSound(gesture = false) {
     if (gesture && this.soundWanted) this.audio.start().catch(() => this.set({ note: "No sound." }));
+    if (!this.soundWanted) this.audio.rest();
     const on = this.soundWanted && Boolean(this.audio.ready) && "AudioWorkletNode" in window;
     if (on !== this.soundOn) this.worker.postMessage({ type: "sound", on });
     this.soundOn = on;
@@ -172,6 +173,7 @@ class Voice {
       const lost = message.state !== "open";
       this.set({ socket: message.state, endedCode: message.code, ...(lost && { server: null }) });
       if (message.state === "ended") this.endTake();
+      if (!lost) this.audio.prepare();
     } else if (message.type === "microphone") {
       if (!this.state.playing) this.dial.push(loudness(message.level), "you");
     } else if (message.type === "playback") {

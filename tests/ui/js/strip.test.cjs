@@ -4,6 +4,7 @@ const {
   Latencies,
   STRIP_CAPACITY,
   decades,
+  layOutStrip,
   stripHeight,
 } = require("../../../ui/static/strip.js");
 const { arrived, latenciesOf, pieceEnds } = require("../../../ui/static/lanes.js");
@@ -32,18 +33,31 @@ test("what a token takes now is the median of the last few, without the first to
 
 test("neighbours share a column when there are more tokens than columns, and none is lost", () => {
   const latencies = filled(Array.from({ length: 1000 }, (_, index) => (index === 777 ? 64 : 1)));
-  const bins = latencies.bins(100);
-  assert.strictEqual(bins.length, 100);
-  assert.strictEqual(bins[77].high, 64); // the one slow token is still seen
-  assert.ok(bins[77].mean > 1 && bins[76].mean === 1);
-  assert.strictEqual(filled([5, 1, 1]).bins(100).length, 3);
-  assert.deepStrictEqual(new Latencies().bins(100), []);
+  const { step, size } = layOutStrip(1000, 250);
+  assert.deepStrictEqual({ step, size }, { step: 1, size: 4 });
+  assert.strictEqual(latencies.column(776, size).high, 64); // the one slow token is still seen
+  assert.strictEqual(latencies.column(776, size).mean, (64 + 3) / 4);
+  assert.strictEqual(latencies.column(772, size).mean, 1);
+  assert.strictEqual(latencies.column(999, size).mean, 1); // a column that is not full
+});
+
+test("columns change only when twice as many tokens have come, and always fit", () => {
+  const seen = new Set();
+  for (let count = 0; count <= STRIP_CAPACITY; count++) {
+    const { step, size } = layOutStrip(count, 246);
+    assert.ok(Math.ceil(count / size) * step <= 246);
+    seen.add(`${step} ${size}`);
+  }
+  assert.strictEqual(seen.size, 11);
+  assert.deepStrictEqual(layOutStrip(3, 246), { step: 4, size: 1 });
+  assert.ok(layOutStrip(10, 0).size >= 10); // a strip that has no room yet
 });
 
 test("hidden tokens are marked", () => {
   const latencies = filled([5, 1, 1, 1]);
   latencies.hidden = 2;
-  assert.deepStrictEqual(latencies.bins(9).map((bin) => bin.hidden), [true, true, false, false]);
+  const marks = [0, 1, 2, 3].map((from) => latencies.column(from, 1).hidden);
+  assert.deepStrictEqual(marks, [true, true, false, false]);
 });
 
 test("memory is bounded and numbering goes on", () => {
