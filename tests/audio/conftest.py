@@ -30,6 +30,14 @@ def synthesizer(voice_path: Path) -> Synthesizer:
 
 
 @pytest.fixture(scope="session")
+def steady_synthesizer(voice_path: Path) -> Synthesizer:
+    """Without the voice's randomness: what it says sounds the same in every run."""
+    made = Synthesizer(voice_path)
+    made._voice.config.noise_scale = made._voice.config.noise_w_scale = 0.0
+    return made
+
+
+@pytest.fixture(scope="session")
 def say(voice_path: Path) -> Say:
     """float32 [n] at 16 kHz of a text, in Piper's voice without its randomness."""
     voice = PiperVoice.load(voice_path)

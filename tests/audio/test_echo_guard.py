@@ -54,18 +54,18 @@ def test_an_echo_is_like_what_was_played(seconds: float, late_s: float) -> None:
 
 def test_a_quiet_echo_in_a_noisy_room_still_is() -> None:
     samples, start = echo(1, 0.5, 1.0, gain=0.1, noise=0.002)
-    assert guard().likeness(samples, start) > 0.33
+    assert guard().likeness(samples, start) > 0.3
 
 
 @pytest.mark.parametrize("seed", [2, 3, 4, 5])
 def test_another_voice_is_not(seed: int) -> None:
     samples, start = echo(seed, 0.5, 1.0)
-    assert guard().likeness(samples, start) < 0.33
+    assert guard().likeness(samples, start) < 0.3
 
 
 def test_what_was_played_long_before_is_no_echo() -> None:
     samples, _ = echo(1, 0.2, 0.5)
-    assert guard().likeness(samples, BEGAN + int(2.4 * MICROPHONE_HZ)) < 0.33
+    assert guard().likeness(samples, BEGAN + int(2.4 * MICROPHONE_HZ)) < 0.3
 
 
 def test_an_echo_with_a_pause_of_the_player_in_it_is_told_by_its_longest_part() -> None:
@@ -74,6 +74,33 @@ def test_an_echo_with_a_pause_of_the_player_in_it_is_told_by_its_longest_part() 
     gap = np.zeros(4000, np.float32)
     both = np.concatenate([first, gap, second])
     assert guard().likeness(both, start - len(first) - len(gap)) > 0.6
+
+
+@pytest.mark.parametrize("gap_s", [0.2, 0.6])
+def test_an_echo_ducked_and_paused_in_the_middle_of_a_syllable_is(gap_s: float) -> None:
+    made = guard()
+    first, start = echo(1, 0.2, 0.2)
+    second, _ = echo(1, 0.4, 0.2)
+    first[1200:] *= 0.25
+    second[1200:] *= 0.25
+    gap = np.zeros(int(gap_s * MICROPHONE_HZ), np.float32)
+    made.interrupted()
+    made.located(1, 0.6, BEGAN + len(gap) + int(0.6 * MICROPHONE_HZ))  # later by the pause
+    assert made.likeness(np.concatenate([first, gap, second]), start) > 0.5
+
+
+def test_a_question_that_ended_just_before_is_not_compared() -> None:
+    made = guard()
+    samples, start = echo(1, 0.0, 0.3, late_s=0.0)
+    question = 5 * voice(7, 0.6, MICROPHONE_HZ)
+    silence = np.zeros(MICROPHONE_HZ // 2, np.float32)
+    heard = np.concatenate([question, silence, samples])
+    assert made.likeness(heard, start - len(question) - len(silence)) > 0.6
+
+
+def test_the_less_there_is_the_less_it_proves() -> None:
+    long, start = echo(1, 0.5, 0.3)
+    assert guard().likeness(long[:1600], start) < 0.8 * guard().likeness(long, start)
 
 
 @pytest.mark.parametrize("samples", [np.zeros(0), np.zeros(16000), np.zeros(100)])
