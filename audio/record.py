@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import io
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import soundfile
 
 from audio.events import Stage
-from audio.frames import STT_RATE_HZ, Resampler, to_pcm16, write_bytes
+from audio.frames import STT_RATE_HZ, Resampler, to_pcm16
 
 
 @dataclass(slots=True)
@@ -54,9 +51,19 @@ class TurnRecord:
             "total_ms": None if self.total_ms is None else round(self.total_ms, 3),
         }
 
-    def json(self) -> str:
-        """`as_dict` as text."""
-        return json.dumps(self.as_dict(), ensure_ascii=False, indent=2)
+    def sound(self) -> dict[str, Any] | None:
+        """What `wav` holds and when, JSON-ready; None where there is no sound."""
+        if not len(self.question) and not self.answer:
+            return None
+        rate_hz = self.rate_hz or STT_RATE_HZ
+        return {
+            "left": "speaker",
+            "right": "answer",
+            "rate_hz": rate_hz,
+            "speech_ends_s": round(self.speech_end_sample / STT_RATE_HZ, 3),
+            "answer_begins_s": round(self._answer_offset(rate_hz) / rate_hz, 3),
+            "answer_s": round(sum(map(len, self.answer)) / rate_hz, 3),
+        }
 
     def wav(self) -> bytes:
         """A stereo WAV: the speaker on the left, the answer on the right, as it was for who
@@ -73,13 +80,6 @@ class TurnRecord:
         soundfile.write(buffer, both, rate_hz, format="WAV", subtype="PCM_16")
         return buffer.getvalue()
 
-    def save(self, stem: Path | str) -> tuple[Path, Path]:
-        """Write `stem`.json and `stem`.wav, whole or not at all; returns both paths."""
-        json_path, wav_path = Path(f"{stem}.json"), Path(f"{stem}.wav")
-        write_bytes(json_path, self.json().encode())
-        write_bytes(wav_path, self.wav())
-        return json_path, wav_path
-
     def _question_at(self, rate_hz: int) -> np.ndarray:
         if rate_hz == STT_RATE_HZ or not len(self.question):
             return self.question
@@ -89,8 +89,3 @@ class TurnRecord:
     def _answer_offset(self, rate_hz: int) -> int:
         end_s = self.speech_end_sample / STT_RATE_HZ
         return int((end_s + (self.total_ms or 0.0) / 1000) * rate_hz)
-
-
-def session_json(records: Sequence[TurnRecord]) -> str:
-    """All of a session's records as one JSON text."""
-    return json.dumps([record.as_dict() for record in records], ensure_ascii=False, indent=2)

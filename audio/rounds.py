@@ -187,5 +187,16 @@ class Round:
         record.engine = self.parts.engine if self.parts else ""
         record.stages, record.total_ms = self.waterfall.stages(), self.waterfall.total_ms
         record.question, record.speech_end_sample = to_pcm16(self.samples), self.speech_end
+        if self.playback.dropped:  # what was not played was not heard
+            record.answer = _first(record.answer, self.playback.played)
         self.samples = self.samples[:0]
         return record
+
+
+def _first(pieces: list[np.ndarray], samples: int) -> list[np.ndarray]:
+    """So many samples of `pieces`, int16 [n] each."""
+    kept = []
+    for piece in pieces:
+        kept.append(piece[:samples])
+        samples -= len(kept[-1])
+    return [piece for piece in kept if len(piece)]

@@ -58,7 +58,7 @@ def _content(session: Session, name: str, tokens_per_s: str) -> bytes:
         case "turn.json":
             return ledger.turn_json(_latest(ledger))
         case "turn.wav":
-            return ledger.wav(_latest(ledger))
+            return ledger.turn_wav(_latest(ledger))
         case "blind.json":
             return to_json(session.lab.blind.as_dict())
         case "replay.json":

@@ -94,7 +94,7 @@ class Floor:
         worker = self._workers.pop(event.generation, None)
         if worker is not None:
             worker.over(event.finish, event.message)
-            self._session.round_over(worker, event.finish, event.heard)
+            self._session.round_over(worker, event.finish, event.heard, event.record)
 
     def _take_back(self, generation: int) -> None:
         worker = self._workers.pop(generation, None)

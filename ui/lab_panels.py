@@ -77,7 +77,7 @@ def exports(session_id: str) -> str:
         return ""
     links = (
         ("turn.json", "turn, JSON"),
-        ("turn.wav", "turn, WAV"),
+        ("turn.wav", "turn, WAV", "in stereo, you on the left, the answer on the right"),
         ("session.json", "session, JSON"),
         ("session.wav", "session, WAV"),
     )
@@ -100,13 +100,20 @@ def picture(svg: str, words: str) -> str:
     return f'<img alt="{html.escape(words)}" src="data:image/svg+xml;base64,{svg}">'
 
 
-def _exports(session_id: str, links: Sequence[tuple[str, str]]) -> str:
+def _exports(session_id: str, links: Sequence[tuple[str, ...]]) -> str:
+    """Links, as (name, words) or (name, words, what more a screen reader and a pointer tell)."""
     items = "".join(
-        f'<li><a href="export/{html.escape(session_id)}/{html.escape(name)}" download>'
-        f"{html.escape(words)}</a></li>"
-        for name, words in links
+        f'<li><a href="export/{html.escape(session_id)}/{html.escape(name)}" download'
+        f"{_told(words, *more)}>{html.escape(words)}</a></li>"
+        for name, words, *more in links
     )
     return f"<p>Export</p><ul>{items}</ul>"
+
+
+def _told(words: str, more: str = "") -> str:
+    if not more:
+        return ""
+    return f' title="{html.escape(more)}" aria-label="{html.escape(f"{words}: {more}")}"'
 
 
 def _link(url: str, words: str) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import audio.record
 from engine.errors import UnpausedError
 from ui.playout import Playout
 from ui.race import badge, outcome
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 
 MAX_TURNS = 200
 MAX_COMPARISONS = 100
-MAX_SPEECH_BYTES = 16 * 2**20  # about six minutes; the oldest voices go first
+MAX_SPEECH_BYTES = 16 * 2**20  # about six minutes of both voices; the oldest go first
 PAUSE_S = 0.5  # between two replies in one WAV
+
+_SILENT = "the voice said nothing that could be exported: is sound on?"
 
 
 @dataclass
@@ -44,6 +47,7 @@ class TurnRecord:
     trace: Trace | None
     voice: Playout | None = None  # its rate is known with the first clause
     speech: list[np.ndarray] = field(default_factory=list)
+    played: audio.record.TurnRecord | None = None  # as it was heard, once it is over
 
     @property
     def rate_hz(self) -> int:
@@ -53,6 +57,21 @@ class TurnRecord:
     @property
     def speech_bytes(self) -> int:
         return sum(piece.nbytes for piece in self.speech)
+
+    @property
+    def sound_bytes(self) -> int:
+        """What it keeps of both voices."""
+        return self.speech_bytes + (self.played.question.nbytes if self.played else 0)
+
+    def forget_sound(self) -> None:
+        self.speech, self.played = [], None
+
+    def heard(self) -> audio.record.TurnRecord:
+        """The turn with its sound, or as much of it as there is while it is being played."""
+        total_ms = sum(stage["ms"] for stage in self.stages)
+        return self.played or audio.record.TurnRecord(
+            self.number, self.kind, total_ms=total_ms, rate_hz=self.rate_hz, answer=self.speech
+        )
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -65,6 +84,7 @@ class TurnRecord:
             "stages": self.stages,
             "verdict": sentence(self.stages) or None,
             "speech_s": round(self.speech_bytes / 2 / self.rate_hz, 3) if self.rate_hz else None,
+            "wav": self.heard().sound(),
             "decode": self.trace.as_dict() if self.trace else None,
         }
 
@@ -122,14 +142,24 @@ class Ledger:
             if turn.number == worker.number:
                 turn.stages = worker.stages
 
+    def over(self, number: int, played: audio.record.TurnRecord) -> None:
+        """Nothing more of turn `number` is played, and this is what it was."""
+        for turn in self.turns:
+            if turn.number == number:
+                turn.played = played
+        self._bound()
+
     def add(self, record: TurnRecord) -> None:
         self.turns.append(record)
-        spoken = sum(turn.speech_bytes for turn in self.turns)
+        self._bound()
+
+    def _bound(self) -> None:
+        kept = sum(turn.sound_bytes for turn in self.turns)
         for turn in self.turns:
-            if spoken <= MAX_SPEECH_BYTES:
+            if kept <= MAX_SPEECH_BYTES:
                 break
-            spoken -= turn.speech_bytes
-            turn.speech = []
+            kept -= turn.sound_bytes
+            turn.forget_sound()
 
     @property
     def trace(self) -> Trace | None:
@@ -155,15 +185,23 @@ class Ledger:
     def turn_json(self, number: int) -> bytes:
         return to_json(self.turn(number).as_dict())
 
-    def wav(self, number: int | None = None) -> bytes:
-        """What the voice said in one turn, or in all, with a pause between two.
+    def turn_wav(self, number: int) -> bytes:
+        """One turn in stereo: who asked on the left, the answer on the right, as far apart as they
+        were. Raises `UnpausedError` when it has no sound.
+        """
+        heard = self.turn(number).heard()
+        if heard.sound() is None:
+            raise UnpausedError(_SILENT)
+        return heard.wav()
+
+    def wav(self) -> bytes:
+        """What the voice said in all turns, with a pause between two.
 
         Raises `UnpausedError` when it said nothing.
         """
-        turns = list(self.turns) if number is None else [self.turn(number)]
-        spoken = [turn for turn in turns if turn.speech]
+        spoken = [turn for turn in self.turns if turn.speech]
         if not spoken:
-            raise UnpausedError("the voice said nothing that could be exported: is sound on?")
+            raise UnpausedError(_SILENT)
         return to_wav([np.concatenate(turn.speech) for turn in spoken], spoken[-1].rate_hz)
 
 

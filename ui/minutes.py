@@ -16,6 +16,7 @@ from ui.words import answer_label, left_out
 
 if TYPE_CHECKING:
     from audio.pipeline import Stage
+    from audio.record import TurnRecord
     from engine.metrics import ReplyMetrics
     from engine.reply import ReplyStream
 
@@ -90,10 +91,11 @@ class Minutes(Channel):
             self._outbox.put(reports.ended(worker, self._label(metrics)))
             self.board.bump()
 
-    def round_over(self, worker: TurnWorker, finish: str, heard: str) -> None:
+    def round_over(self, worker: TurnWorker, finish: str, heard: str, record: TurnRecord) -> None:
         """Nothing more of a turn will be played; after an interruption only `heard` was."""
         with self.changed:
             worker.playout.ended = True
+            self.ledger.over(worker.number, record)
             cut = finish in ("interrupted", "stopped")
             if cut and worker.kind == "voice" and worker.speaks and worker.reply is not None:
                 worker.reply["content"] = f"{heard} …" if heard else "*Stopped before it spoke.*"

@@ -1,18 +1,16 @@
-"""A turn to keep: JSON and WAV."""
+"""A turn to keep: figures and WAV."""
 
 from __future__ import annotations
 
 import io
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
 from audio.events import Stage
-from audio.record import TurnRecord, session_json
-from engine.errors import UnpausedError
+from audio.record import TurnRecord
 
 RATE = 22050
 
@@ -37,7 +35,7 @@ def record() -> TurnRecord:
 
 
 def test_json_holds_everything_but_the_sound() -> None:
-    told = json.loads(record().json())
+    told = json.loads(json.dumps(record().as_dict()))
     assert told["transcript"] == "Why?" and told["heard"] == "Because"
     assert told["stages"] == [
         {"name": "endpointing", "ms": 150.0},
@@ -60,13 +58,13 @@ def test_a_turn_without_sound_has_a_wav_of_nothing() -> None:
     assert len(both) == 0 and rate_hz == 16000
 
 
-def test_saving_writes_both_files(tmp_path: Path) -> None:
-    json_path, wav_path = record().save(tmp_path / "turn-3")
-    assert json.loads(json_path.read_text())["generation"] == 3
-    assert soundfile.info(wav_path).channels == 2
-    with pytest.raises(UnpausedError, match="cannot write"):
-        record().save(tmp_path / "absent" / "turn")
-
-
-def test_a_session_is_its_turns() -> None:
-    assert [turn["generation"] for turn in json.loads(session_json([record(), record()]))] == [3, 3]
+def test_what_the_wav_holds_is_told() -> None:
+    assert record().sound() == {
+        "left": "speaker",
+        "right": "answer",
+        "rate_hz": RATE,
+        "speech_ends_s": 1.0,
+        "answer_begins_s": 1.25,
+        "answer_s": round(1500 / RATE, 3),
+    }
+    assert TurnRecord(1, "text").sound() is None

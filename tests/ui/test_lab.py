@@ -1,19 +1,15 @@
-"""Again, race and blind test as a session runs them, and the ledger that remembers."""
+"""Again, race and blind test as a session runs them."""
 
 from __future__ import annotations
 
-import io
 import json
-import wave
 
-import numpy as np
 import pytest
 
 from engine.errors import UnpausedError
-from tests.ui.client import SPEECH, Client, contents, run
+from tests.ui.client import Client, contents, run
 from tests.ui.conftest import until
-from tests.ui.fakes import RATE_HZ, REPLY, FakeEntry, FakePipeline, services
-from ui import ledger as ledgers
+from tests.ui.fakes import REPLY, FakeEntry, FakePipeline, services
 from ui.lab import Experiment
 from ui.services import Runtime
 from ui.session import Session
@@ -176,52 +172,3 @@ def test_hidden_tokens_are_decoded_and_told(session: Session) -> None:
     assert "after 20 hidden tokens" in session.view().messages[-1]["label"]
     experiment = ended(session.lab.race("Why?", ["eager", "cpu"]))
     assert experiment.pair()[0].metrics["hidden_tokens"] == 0  # a race is of what is said
-
-
-# --- the ledger ---
-
-
-def test_a_session_is_exported_as_it_was(session: Session, pipeline: FakePipeline) -> None:
-    ask(session)
-    pipeline.fails = "The voice is missing."
-    ask(session, "And then?")
-    session.lab.keep(ended(session.lab.again("cpu")))
-    data = json.loads(session.ledger.session_json())
-    assert [turn["question"] for turn in data["turns"]] == ["Why?", "And then?"]
-    assert [turn["finish"] for turn in data["turns"]] == ["complete", "failed"]
-    assert data["turns"][1]["error"] == "The voice is missing." and not data["turns"][1]["decode"]
-    decode = data["turns"][0]["decode"]
-    assert decode["engine_label"] == "Kernel per op" and decode["seed"] == 0
-    assert "".join(token["text"] for token in decode["tokens"]) == REPLY
-    assert data["comparisons"][0]["kind"] == "again"
-    with pytest.raises(UnpausedError, match="no turn 99"):
-        session.ledger.turn_json(99)
-
-
-def test_what_was_said_aloud_is_exported_as_it_sounded(session: Session) -> None:
-    client = Client(session)
-    turn = session.start_voice(SPEECH, 200.0)
-    run(session)
-    with wave.open(io.BytesIO(session.ledger.wav(turn))) as file:
-        assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, RATE_HZ)
-        assert file.getnframes() == int(3.5 * RATE_HZ)
-    assert client.of("speech")
-
-
-def test_without_a_voice_there_is_no_wav(session: Session) -> None:
-    ask(session)
-    for number in (None, session.ledger.turns[-1].number):
-        with pytest.raises(UnpausedError, match="is sound on"):
-            session.ledger.wav(number)
-
-
-def test_speech_is_bounded_the_oldest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledgers, "MAX_SPEECH_BYTES", 5000)
-    ledger = ledgers.Ledger()
-    for number in range(4):
-        speech = [np.zeros(1000, np.int16)]
-        ledger.add(
-            ledgers.TurnRecord(number, "text", "q", "a", "complete", "", [], None, None, speech)
-        )
-    assert [turn.speech_bytes for turn in ledger.turns] == [0, 0, 2000, 2000]
-    assert len(ledger.session_json()) > 100
