@@ -27,7 +27,10 @@ from ui.session import Session
 from ui.verdict import silence_before
 from ui.visitors import Visitors
 
-UPDATE_S = 0.05  # between two updates of the conversation; more would reach the screen later
+# Between two updates of the conversation. Each costs Gradio some 15 ms of processor time in server
+# and browser, however short the news: 20 a second took a tenth of the engine's speed on two cores.
+UPDATE_S, MAX_UPDATE_S = 0.2, 1.0
+UPDATE_SHARE = 0.05  # of the time, at most, where a long conversation makes them dearer
 FOLLOW_S = 1.0  # between two looks at a silent turn
 
 Update = tuple[Any, ...]
@@ -144,8 +147,9 @@ class Talk:
         except UnpausedError as error:
             yield NO_CHANGE, NO_CHANGE, notice(str(error)), NO_CHANGE
             return
-        yield chat_messages(session.view()), "", "", NO_CHANGE
-        yield from self._updates(session, turn)
+        view = session.view()
+        yield chat_messages(view), "", "", NO_CHANGE
+        yield from self._updates(session, turn, view.version)
 
     def _follow(self, session_id: str) -> Iterator[Update]:
         """Show a spoken turn that has begun."""
@@ -185,17 +189,22 @@ class Talk:
             session.hidden_tokens, before, list(session.silences.values()), session.thinks
         )
 
-    def _updates(self, session: Session, turn: int) -> Iterator[Update]:
-        """Follow `turn` to its end. Whoever stops following has left: then the turn ends too."""
-        view, shown = session.view(), -1
+    def _updates(self, session: Session, turn: int, shown: int = -1) -> Iterator[Update]:
+        """Follow `turn` to its end. Whoever stops following has left: then the turn ends too.
+
+        `shown` is the version of the board that the page shows already.
+        """
+        view = session.view()
         followed = False
         try:
             while True:
                 if view.version != shown:
                     shown = view.version
                     restored = view.failed_text or NO_CHANGE
+                    began_s = time.perf_counter()
                     yield chat_messages(view), restored, NO_CHANGE, NO_CHANGE
-                    time.sleep(UPDATE_S)
+                    pause_s = (time.perf_counter() - began_s) / UPDATE_SHARE
+                    session.wait_idle(min(max(UPDATE_S, pause_s), MAX_UPDATE_S))
                 if view.turn != turn or not view.running:
                     followed = True
                     break
