@@ -3,53 +3,13 @@
 // One block a multiprocessor, eight warps that compute and three that help: one feeds the ring from
 // this block's tape, one copies keys and values ahead, one (of block 0) speaks with the host. Read
 // `decode` for a token's way through the stages. Shapes are macros: the host compiles this for a
-// model (kernels/tape_build.py). Includes: exchange < ring < matvec < attention, sampling < step.
-#include "tape_head.cuh"
-
-constexpr int THREADS = CONSUMERS + 4 * 32;  // two warp groups that compute, one that helps
-
-// The passes of a reply: the prompt, `width` tokens at a time, then token by token.
-struct Passes {
-    int prompt, width, fed, position;
-
-    __device__ __forceinline__ Passes(const Params& p)
-        : prompt(static_cast<int>(p.run[PROMPT_TOKENS])), width(static_cast<int>(p.width)), fed(0),
-          position(static_cast<int>(p.run[START])) {}
-    __device__ __forceinline__ int tokens() const {
-        return fed < prompt ? min(width, prompt - fed) : 1;
-    }
-    __device__ __forceinline__ bool samples() const { return fed + tokens() >= prompt; }
-    __device__ __forceinline__ void next() {
-        position += tokens();
-        fed += tokens();
-    }
-};
-
-__device__ __forceinline__ Sampling sampling_of(const Params& p) {
-    const float min_p = static_cast<float>(p.numbers[MIN_P]);
-    return {static_cast<float>(p.numbers[TEMPERATURE]),
-            static_cast<float>(p.numbers[TOP_P]),
-            min_p > 0 ? static_cast<float>(log(p.numbers[MIN_P])) : NO_SCORE,
-            static_cast<float>(p.numbers[REPETITION_PENALTY]),
-            static_cast<int>(p.run[TOP_K]),
-            static_cast<u64>(p.run[SEED])};
-}
-
-__device__ void post(Shared& s, i64 id, float logprob, int finish, int fed) {
-    Post& slot = s.posts[s.posted & 3];
-    slot = {id, logprob, finish, fed};
-    __threadfence_block();
-    *const_cast<volatile int*>(&s.posted) = s.posted + 1;
-}
-
-__device__ __forceinline__ int finish_of(
-    const Params& p, i64 id, i64 sampled, const Passes& passes, bool stopped) {
-    for (int i = 0; i < p.run[STOP_COUNT]; i++)
-        if (p.run[STOP_IDS + i] == id) return EOS;
-    if (sampled >= p.run[MAX_TOKENS]) return LENGTH;
-    if (passes.position + passes.tokens() >= p.run[CAPACITY]) return CONTEXT;
-    return stopped ? STOPPED : RUNNING;
-}
+// model (kernels/tape_build.py). Includes: exchange < ring < matvec < attention, sampling < params
+// < step < head < reply. With SPECULATE a pass verifies drafts (tape_draft.cuh, tape_pace.cuh).
+#ifdef SPECULATE
+#include "tape_draft.cuh"
+#else
+#include "tape_reply.cuh"
+#endif
 
 // The computing threads' way through a reply.
 __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) {
@@ -72,15 +32,29 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
     step.split = blockIdx.x % static_cast<int>(p.splits);
     i64 sampled = 0;
     int finish = RUNNING;
+#ifdef SPECULATE
+    Drafts drafts(step);
+#endif
     while (finish == RUNNING) {
+#ifdef SPECULATE
+        step.width = drafts.choose(passes, sampled);
+#else
         step.width = passes.tokens();
+#endif
         step.position = passes.position;
         step.epoch = step.epoch.next();
+#ifdef SPECULATE
+        while (drafts.stale()) step.epoch = step.epoch.next();
+#endif
         if (tid == 0) s.bounds.token = static_cast<int>(sampled);
         if (passes.fed < passes.prompt && tid < step.width)
             s.token[tid] = static_cast<int>(p.prompt[passes.fed + tid]);
         sync_consumers();
+#ifdef SPECULATE
+        if (tid < passes.tokens()) {  // drafts: see Head::begin
+#else
         if (tid < step.width) {  // a token counts as seen once it is fed
+#endif
             const int row = s.token[tid] - first_row;
             if (row >= 0 && row < rows) step.at(p.at_seen)[row] = 1;
         }
@@ -104,6 +78,15 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
         step.ring.align(step.lane);
         const bool last_of_prompt = passes.fed < passes.prompt && passes.samples();
         if (last_of_prompt && tid == 0) s.prefill_end_ns = static_cast<i64>(device_ns());
+#ifdef SPECULATE
+        drafts.note();
+        if (passes.samples() && max_tokens > 0) {
+            finish = drafts.verify(passes, sampled);
+        } else {
+            Head(step, sampling).meet();
+        }
+        step.meeting++;
+#else
         if (passes.samples() && max_tokens > 0) {
             const u32 position = step.position + step.width;
             Head head(step, sampling);
@@ -121,6 +104,7 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
         } else {
             Head(step, sampling).meet();
         }
+#endif
         if (passes.samples() && max_tokens == 0) {
             finish = PREFILLED;
             if (blockIdx.x == 0 && tid == 0) post(s, -1, 0.0f, finish, passes.fed + step.width);
@@ -134,6 +118,9 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
         }
         sync_consumers();
     }
+#ifdef SPECULATE
+    if (blockIdx.x == 0 && finish != FAULTED) drafts.keep();
+#endif
     // Everybody has read it: nobody is through before all have been in an exchange.
     if (blockIdx.x == 0 && tid == 0) p.state[1] = step.epoch.full;
     if (tid == 0) *const_cast<volatile int*>(&s.quit) = 1;
@@ -168,6 +155,34 @@ __device__ __forceinline__ void feed_cache(const Params& p, Shared& s, u8* dynam
     const i64 capacity = p.run[CAPACITY];
     const u16* keys = reinterpret_cast<const u16*>(p.run[KEYS]);
     const u16* values = reinterpret_cast<const u16*>(p.run[VALUES]);
+#ifdef SPECULATE
+    i64 begun = 0;
+    while (kv_head < KV_HEADS) {
+        // The latest pass: in one that has tiles for this block it cannot be left behind. All lanes
+        // go by what the first has read.
+        const bool over = *const_cast<volatile int*>(&s.quit);
+        const i64 now =
+            __shfl_sync(~0u, over ? -1 : *const_cast<volatile i64*>(&s.begun_pass), 0);
+        if (now < 0) break;
+        if (now == begun) {
+            __nanosleep(100);
+            continue;
+        }
+        begun = now;
+        const int position = static_cast<int>(now >> 8), width = static_cast<int>(now & 255);
+        Splits splits;
+        splits.divide(position, p.splits, p.split_tiles);
+        const int tiles = split < splits.used ? splits.count(split) : 0;
+        bool going = true;
+        for (int layer = 0; layer < LAYERS && tiles > 0; layer++) {
+            const i64 from = (static_cast<i64>(layer) * KV_HEADS + kv_head) * capacity * HEAD_DIM;
+            for (int group = 0; group < row_groups(width); group++)
+                for (int tile = 0; tile < tiles && going; tile++)
+                    going = feeder.feed(tile % KV_SLOTS, keys + from, values + from,
+                                        (splits.first(split) + tile) * TILE, position, lane);
+        }
+    }
+#else
     Passes passes(p);
     bool going = kv_head < KV_HEADS;
     for (int pass = 0; going; pass++) {
@@ -189,6 +204,7 @@ __device__ __forceinline__ void feed_cache(const Params& p, Shared& s, u8* dynam
         }
         passes.next();
     }
+#endif
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
@@ -219,21 +235,33 @@ __device__ __forceinline__ void speak(const Params& p, Shared& s) {
             continue;
         }
         __threadfence_block();
-        const volatile Post& told_now = s.posts[told & 3];
+        const volatile Post& told_now = s.posts[told & LAST_POST];
         if (told == 0) tell(p.words + PREFILL_END_NS, *const_cast<volatile i64*>(&s.prefill_end_ns));
         if (told_now.id >= 0) {
             i64* slot = p.slots + published * 3;
             tell(slot, told_now.id);
+#ifdef SPECULATE
+            tell(slot + 1, told_now.time_ns);
+#else
             tell(slot + 1, static_cast<i64>(device_ns()));
+#endif
             tell(slot + 2, __double_as_longlong(told_now.logprob));
             published++;
         }
         tell(p.words + FED, p.run[FED] + told_now.fed);
+#ifdef SPECULATE
+        tell(p.words + PASSES, told_now.drafts.passes);
+        tell(p.words + DRAFTED, told_now.drafts.drafted);
+        tell(p.words + ACCEPTED, told_now.drafts.accepted);
+#endif
         const i64 finish = told_now.finish == RUNNING ? 0 : published << 8 | told_now.finish;
         if (told_now.id >= 0) tell(p.words + FINISH, finish);
         tell_last(p.words + PUBLISHED, published);
         if (told_now.id < 0) tell_last(p.words + FINISH, finish);
         told++;
+#ifdef SPECULATE
+        *const_cast<volatile int*>(&s.told) = told;
+#endif
     }
 }
 
@@ -247,6 +275,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tape_decode(
         s.bounds = {0, 0, 0, p.state, p.words + FAULT, static_cast<u64>(p.run[TIMEOUT_NS])};
         s.sampling = sampling_of(p);
         s.quit = s.begun = s.posted = s.stop = s.stop_now = 0;
+#ifdef SPECULATE
+        s.begun_pass = s.told = 0;
+        s.ended_ns = s.drawn_ns = 0;
+        s.drafts = {0, 0, 0};
+        s.guess = -1;
+        s.pace.acceptance = FIRST_ACCEPTANCE;
+        for (int i = 0; i <= MAX_WIDTH; i++) s.pace.cost[i] = p.costs[i];
+        for (int i = 0; i < MAX_WIDTH; i++) s.tags[i] = 0;
+#endif
         for (int i = 0; i < MAX_SLOTS; i++) {
             barrier_init(&s.ring.full[i], 1);
             barrier_init(&s.ring.empty[i], WARPS);

@@ -15,6 +15,9 @@ using i64 = long long;
 #ifndef POLL_NS
 #define POLL_NS 0
 #endif
+#ifndef EPOCHS
+#define EPOCHS 65535  // that the 16 bits of a word can tell apart
+#endif
 #ifndef POLL_ONE
 #define POLL_ONE 0
 #endif
@@ -43,9 +46,9 @@ __device__ __forceinline__ void sync_consumers() {
 struct Epoch {
     u32 full, tag;
 
-    __device__ __forceinline__ static Epoch of(u32 number) { return {number, number % 65535 + 1}; }
+    __device__ __forceinline__ static Epoch of(u32 number) { return {number, number % EPOCHS + 1}; }
     __device__ __forceinline__ Epoch next() const {
-        return {full + 1, tag == 65535 ? 1 : tag + 1};
+        return {full + 1, tag == EPOCHS ? 1 : tag + 1};
     }
 };
 

@@ -2,6 +2,11 @@
 #pragma once
 #include "tape_step.cuh"
 
+#ifdef SPECULATE
+// The time that the width of passes is chosen by.
+__device__ __forceinline__ u64 pass_clock(const Step& step) { return device_ns(); }
+#endif
+
 struct Head {
     Step& step;
     const Sampling& sampling;
@@ -12,6 +17,14 @@ struct Head {
     LogSum sum;
     float top;  // largest score
     int rows;   // of this block
+#ifdef SPECULATE
+    float* logits_of_column;  // [VOCAB]
+#define LOGITS logits_of_column
+#define MEETING meeting
+#else
+#define LOGITS p.logits
+#define MEETING pass
+#endif
 
     __device__ __forceinline__ Head(Step& step, const Sampling& sampling)
         : step(step), sampling(sampling), p(step.p), s(step.s), best{NO_SCORE, NO_ID, 0.0f},
@@ -25,12 +38,21 @@ struct Head {
     }
     __device__ __forceinline__ u8& seen(int row) const { return step.at(p.at_seen)[row]; }
 
+#ifdef SPECULATE
+    // Logits after the pass's tokens from number `least` on: [tokens][VOCAB].
+    __device__ __forceinline__ void logits(int least) {
+        step.renew();
+        const Share& share = s.share;
+        const Width width = step.width;
+        const int tid = step.tid;
+#else
     // Logits after the pass's last token, and the draw as far as it needs no other block.
     __device__ __forceinline__ void logits(u32 position_of_next) {
         step.renew();
         const Share& share = s.share;
         const Width width = step.width;
         const int tid = step.tid, token = width - 1;
+#endif
 #ifdef MEASURE
         Ring& ring = step.ring;
         const bool traced = step.traced;
@@ -43,6 +65,21 @@ struct Head {
         if (share.head_units > 0) {
             step.gather<HIDDEN, true>(p.next, p.norm, HEAD);
             MARK(1)
+#ifdef SPECULATE
+            step.multiply<HIDDEN>(
+                share.head_units, HEAD, [&](float* sums, int stride, int first, int n) {
+                    for (int i = tid; i < n * width * 8; i += CONSUMERS) {
+                        const int token = (i >> 3) % width;
+                        const int row = (first + (i >> 3) / width) * 8 + (i & 7);
+                        if (row >= rows || token < least) continue;
+                        float sum_of_row = 0.0f;
+#pragma unroll
+                        for (int w = 0; w < WARPS; w++) sum_of_row += sums[w * stride + i];
+                        p.logits[static_cast<i64>(token - least) * VOCAB + first_row() + row] =
+                            sum_of_row * step.norm_of(token);
+                    }
+                });
+#else
             const bool keep = sampling.filtered();
             step.multiply<HIDDEN>(
                 share.head_units, HEAD, [&](float* sums, int stride, int first, int n) {
@@ -57,6 +94,7 @@ struct Head {
                         take_logit(row, sum_of_row * norm, position_of_next, keep);
                     }
                 });
+#endif
         }
         MARK_END(HEAD)
     }
@@ -64,7 +102,9 @@ struct Head {
     __device__ __forceinline__ void take_logit(
         int row, float logit, u32 position, bool keep) {
         const int id = first_row() + row;
+#ifndef SPECULATE
         p.logits[id] = logit;
+#endif
         const float score_of_row = sampling.score(logit, seen(row));
         sum.add({logit, 1.0f});
         top = fmaxf(top, score_of_row);
@@ -74,17 +114,48 @@ struct Head {
             best.offer({sampling.value(score_of_row, position, id), id, logit});
     }
 
+#ifdef SPECULATE
+    // The draw after one of those tokens as far as it needs no other block. A drafted token counts
+    // as seen from here on: all before it were right.
+    __device__ __forceinline__ void begin(int token, int least) {
+        const int row_of_token = s.token[token] - first_row();
+        if (step.tid == 0 && token > least && row_of_token >= 0 && row_of_token < rows)
+            seen(row_of_token) = 1;
+        sync_consumers();
+        best = {NO_SCORE, NO_ID, 0.0f};
+        sum = {NO_SCORE, 0.0f};
+        top = NO_SCORE;
+        logits_of_column = p.logits + static_cast<i64>(token - least) * VOCAB;
+        const bool keep = sampling.filtered();
+        for (int row = step.tid; row < rows; row += CONSUMERS)
+            take_logit(row, logits_of_column[first_row() + row], step.position + token + 1, keep);
+    }
+
+    // What block 0 sends along with its candidate: how long the pass took up to here, negative if
+    // the reply is to stop.
+    __device__ __forceinline__ float message() const {
+        if (blockIdx.x != 0) return 0.0f;
+        s.drawn_ns = pass_clock(step);
+        const float took = max(1.0f, static_cast<float>(s.drawn_ns - s.ended_ns));
+        return *const_cast<volatile int*>(&s.stop) ? -took : took;
+    }
+#endif
+
     // Every block's partial results to every block: the token, the same one everywhere.
     __device__ __forceinline__ Best draw(float& log_probability, bool& stopped) {
         const int tid = step.tid;
         const Epoch epoch = step.epoch;
-        u64* all = p.candidates + static_cast<i64>(step.pass & 1) * gridDim.x * CANDIDATE_WORDS;
+        u64* all = p.candidates + static_cast<i64>(step.MEETING & 1) * gridDim.x * CANDIDATE_WORDS;
         merge_block();
         if (tid == 0) {
             u64* mine = all + blockIdx.x * CANDIDATE_WORDS;
             put_pair(mine, best.value, __int_as_float(best.id), epoch);
             put_pair(mine + 2, best.logit, sum.top, epoch);
+#ifdef SPECULATE
+            put_pair(mine + 4, sum.sum, message(), epoch);
+#else
             put_pair(mine + 4, sum.sum, *const_cast<volatile int*>(&s.stop) ? 1.0f : 0.0f, epoch);
+#endif
         }
         best = {NO_SCORE, NO_ID, 0.0f};
         sum = {NO_SCORE, 0.0f};
@@ -100,7 +171,14 @@ struct Head {
             take(from, wanted, pair, epoch, step.bounds, SAMPLE);
             best.offer({pair[0].a(), __float_as_int(pair[0].b()), pair[1].a()});
             sum.add({pair[1].b(), pair[2].a()});
+#ifdef SPECULATE
+            if (block == 0) {
+                s.stop_now = pair[2].b() < 0.0f;
+                s.pass_ns = fabsf(pair[2].b());
+            }
+#else
             if (block == 0) s.stop_now = pair[2].b() != 0.0f;
+#endif
         }
         sync_consumers();  // the sums of the first merge have been read
         merge_block();
@@ -115,7 +193,7 @@ struct Head {
     __device__ __forceinline__ void meet() {
         __threadfence();  // as in `logits`
         const Epoch epoch = step.epoch;
-        u64* all = p.candidates + static_cast<i64>(step.pass & 1) * gridDim.x * CANDIDATE_WORDS;
+        u64* all = p.candidates + static_cast<i64>(step.MEETING & 1) * gridDim.x * CANDIDATE_WORDS;
         sync_consumers();
         if (step.tid == 0) put_pair(all + blockIdx.x * CANDIDATE_WORDS, 0.0f, 0.0f, epoch);
         for (int block = step.tid; block < gridDim.x; block += CONSUMERS) {
@@ -157,7 +235,7 @@ struct Head {
             const float score_of_row = score(row);
             if (score_of_row < least || ordered(score_of_row) < floor) continue;
             const int id = first_row() + row;
-            best.offer({sampling.value(score_of_row, position, id), id, p.logits[id]});
+            best.offer({sampling.value(score_of_row, position, id), id, LOGITS[id]});
         }
     }
 

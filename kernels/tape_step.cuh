@@ -4,107 +4,7 @@
 // matrices, columns of the MLP, an item of attention, words to combine. A block that has no share
 // of a stage goes on to the next one at once; its tape keeps moving in any case.
 #pragma once
-#include "tape_attention.cuh"
-#include "tape_sampling.cuh"
-
-// A block's share; order: kernels/tape_plan.py.
-struct Share {
-    int qkv_unit, qkv_units, out_unit, out_units, slice, slices, source, head_unit, head_units;
-    int word, words, layer_slots, head_slots, unused[3];
-};
-
-struct Params {
-    const u8* tape;  // [blocks][tape_stride]
-    i64 tape_stride;
-    const u16 *embed, *attn_norm, *mlp_norm, *norm, *qkv_bias, *q_norm, *k_norm;
-    const float2* turns;  // [positions][HEAD_DIM / 2] cosine, sine
-    const Share* plan;
-    // Exchanges: words of tape_exchange.cuh.
-    Quad *qkv, *parts;
-    u64* tops;
-    Quad *attended, *middle, *slices, *next;
-    u64 *candidates, *digits;
-    float* logits;     // [VOCAB]
-    const u8* seen;    // [VOCAB]
-    i64* words;        // the mailbox, pinned
-    i64* slots;        // pinned
-    const i64* run;    // the mailbox's words as the run began, on the device
-    const double* numbers;
-    const i64* prompt;
-    u32* state;        // abort, epoch of the next run
-    i64* trace;        // with MEASURE
-    i64 width, ring_slots, in_flight, splits, split_tiles, sources, trace_pass;
-    // Where things lie in dynamic shared memory.
-    i64 at_activations, at_slice, at_kv, at_new, at_sums, at_heads, at_queries, at_residual,
-        at_turns, at_scores, at_seen;
-};
-
-// Words of the mailbox: engine/mailbox.py.
-enum Word {
-    DOORBELL = 0, STOP = 1, SHUTDOWN = 2, TIMEOUT_NS = 3, PROMPT_TOKENS = 6, START = 7,
-    CAPACITY = 8, KEYS = 9, VALUES = 10, MAX_TOKENS = 11, SEED = 12, TOP_K = 13, FINISH = 16,
-    FED = 17, PREFILL_END_NS = 18, FAULT = 19, PUBLISHED = 24, STOP_COUNT = 63, STOP_IDS = 64
-};
-enum Number { TEMPERATURE, TOP_P, MIN_P, REPETITION_PENALTY };
-enum Finish { RUNNING, EOS, LENGTH, CONTEXT, STOPPED, PREFILLED, FAULTED };
-
-struct Post {
-    i64 id;
-    double logprob;
-    i64 finish, fed;
-};
-
-struct Shared {
-    RingBarriers ring;
-    KvBarriers kv;
-    Share share;
-    Bounds bounds;
-    Sampling sampling;
-    int quit, begun;  // begun: passes
-    // To and from the warp that speaks with the host.
-    int posted, stop;
-    i64 prefill_end_ns;
-    Post posts[4];
-    int token[MAX_WIDTH];
-    float squares[2][WARPS][MAX_WIDTH];
-    float tops[WARPS][8], totals[WARPS][8];
-    alignas(16) float partial[WARPS][64];
-    float masses[WARPS * 2][DIGIT_WORDS], mass[DIGIT_WORDS];
-    Best best[WARPS];
-    LogSum sums[WARPS];
-    int stop_now;
-};
-
-__device__ constexpr int padded(int size) { return (size + 31) / 32 * 32; }
-constexpr int SUPER_GROUPS = ((HIDDEN + 15) / 16 + WARPS - 1) / WARPS;
-
-// Tokens of a pass: a constant where it is always one.
-#if WIDTH == 1
-struct Width {
-    __device__ __forceinline__ void operator=(int) {}
-    __device__ __forceinline__ constexpr operator int() const { return 1; }
-};
-#else
-using Width = int;
-#endif
-
-#ifdef MEASURE
-// Per stage of a traced pass: begin, exchanged, multiplied, published [ns], cycles
-// that the first warp waited for the tape.
-constexpr int MARKS = 5;
-#define MARK(which) \
-    if (tid == 0 && traced) p.trace[trace_at() + which] = device_ns();
-#define MARK_END(stage) \
-    if (tid == 0 && traced) { \
-        p.trace[trace_at() + 3] = device_ns(); \
-        p.trace[trace_at() + 4] = ring.waited << 8 | stage; \
-    } \
-    ring.waited = 0; \
-    trace_stage++;
-#else
-#define MARK(which) {}
-#define MARK_END(stage) {}
-#endif
+#include "tape_params.cuh"
 
 struct Step {
     const Params& p;
@@ -123,6 +23,9 @@ struct Step {
     Splits splits;       // of this pass
     u16 *keys, *values;
     int capacity;
+#ifdef SPECULATE
+    int meeting;  // of all blocks
+#endif
 #ifdef MEASURE
     bool traced;
     int trace_stage;
@@ -257,7 +160,13 @@ struct Step {
                     from_bf16(p.embed[static_cast<i64>(s.token[i / rows]) * HIDDEN + row]);
         }
         splits.divide(position, static_cast<int>(p.splits), static_cast<int>(p.split_tiles));
+#ifdef SPECULATE
+        if (tid == 0)
+            *const_cast<volatile i64*>(&s.begun_pass) =
+                static_cast<i64>(pass + 1) << 40 | static_cast<i64>(position) << 8 | width;
+#else
         if (tid == 0) *const_cast<volatile int*>(&s.begun) = pass + 1;
+#endif
     }
 
     __device__ __forceinline__ void qkv(int layer) {

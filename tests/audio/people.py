@@ -27,6 +27,7 @@ from tests.audio.room import Costs, Room
 VOICE_HZ = 8000
 LETTER_S = 0.06  # of speech
 LOUD = 0.05
+QUESTION = "Why is the sky blue?"
 REPLY = "The sky is blue because air scatters light. Short waves are scattered more than long ones."
 
 
@@ -36,6 +37,7 @@ class Talk:
 
     replies: dict[str, str] = field(default_factory=dict)
     reply_text: str = REPLY
+    ends_at_once: bool = False  # the first token of a reply is its end
     messages: list[dict[str, str]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
@@ -64,6 +66,10 @@ class ScriptedReply:
         self._metrics = ReplyMetrics(engine="scripted", start_ns=0)
 
     def __iter__(self) -> Iterator[TextDelta]:
+        if self._talk.ends_at_once:
+            self._metrics.token_times_ns.append(6_000_000)
+            yield TextDelta("", Token(2, 6_000_000, -0.1))
+            return
         words = self._words.split(" ") if self._words else []
         for position, word in enumerate(words):
             if self.stopped:
@@ -174,3 +180,10 @@ def company(
         costs,
     )
     return Company(room, talk, speech, opened)
+
+
+def asked(question: str = QUESTION, **parts: Any) -> Company:
+    """Somebody has asked, and the reply has just become audible."""
+    there = company(**parts)
+    there.room.quiet(0.5).hear(there.say(question)).until_audible()
+    return there

@@ -90,7 +90,7 @@ def test_other_rates_and_channels_are_tried(monkeypatch: Patch) -> None:
 # The bad inputs
 
 
-def test_no_portaudio(monkeypatch: Patch) -> None:
+def test_no_portaudio_is_said(monkeypatch: Patch) -> None:
     real = builtins.__import__
 
     def missing(name: str, *rest: Any) -> Any:
@@ -109,12 +109,12 @@ def test_no_sounddevice(monkeypatch: Patch) -> None:
     assert "pip install" in refused("input")
 
 
-def test_no_input(monkeypatch: Patch) -> None:
+def test_no_microphone_is_said(monkeypatch: Patch) -> None:
     install(monkeypatch, FakeDevice("HDMI", outputs=2))
     assert "no microphone was found" in refused("input")
 
 
-def test_no_output(monkeypatch: Patch) -> None:
+def test_no_speaker_is_said(monkeypatch: Patch) -> None:
     install(monkeypatch, FakeDevice("USB", inputs=2))
     assert "no loudspeaker was found" in refused("output")
 

@@ -1,4 +1,4 @@
-"""The room of `test_dialogue` with the real models: detector, judge, transcriber, engine, voice."""
+"""The room of the dialogue's tests with the real models: detector, judge, transcriber, engine, voice."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def near(sound: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("make", [sounds.silence, sounds.fan, sounds.hum, sounds.music])
-def test_60_s_without_speech_are_no_turn(
+def test_60_s_of_silence_fan_noise_60_hz_hum_and_music_are_no_turn(
     make_room: MakeRoom, make: Callable[[float], np.ndarray]
 ) -> None:
     room, _ = make_room()

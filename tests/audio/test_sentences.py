@@ -166,7 +166,7 @@ def test_a_number_still_arriving_is_held() -> None:
     assert pieces == ["It weighs about 3.14 kilograms."]
 
 
-def test_without_punctuation_it_is_cut_at_a_space() -> None:
+def test_no_punctuation_for_60_tokens_is_cut_at_a_space() -> None:
     words = ("photosynthesis", "green", "of", "plants", "light", "the", "energy")
     text = " ".join(random.Random(4).choice(words) for _ in range(200))
     chunker, pieces = ClauseChunker(), []

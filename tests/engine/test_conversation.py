@@ -252,7 +252,7 @@ def test_a_stop_string_is_no_part_of_the_message(long_llama: Model) -> None:
 # --- the context's limit ---
 
 
-def test_oldest_turns_are_trimmed_and_it_is_said(long_llama: Model) -> None:
+def test_a_full_context_trims_the_oldest_turns_and_says_so(long_llama: Model) -> None:
     engine = EagerEngine(long_llama)
     chat = Conversation(long_llama, context=256, system="Never forget this.")
     trims, kept = [], 0

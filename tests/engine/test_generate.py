@@ -114,7 +114,7 @@ def test_what_a_tag_might_begin_with_is_said_when_a_stop_string_follows() -> Non
 @pytest.mark.parametrize(
     "text", ["naïve café", "日本語です", "👩‍👩‍👧 und 🇩🇪", "𝄞", "mixed 12 ñandú — ok"]
 )
-def test_characters_come_whole(text: str) -> None:
+def test_broken_utf_8_across_tokens_is_held(text: str) -> None:
     deltas = stream(text)
     assert said(deltas) == text
     assert all("\ufffd" not in delta.text for delta in deltas)

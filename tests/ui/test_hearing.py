@@ -148,7 +148,7 @@ def test_pressing_the_button_interrupts_at_once(
     assert session.wait_idle(10)
 
 
-def test_a_flood_drops_the_oldest_frames_and_counts_them() -> None:
+def test_a_slow_client_loses_its_oldest_frames_and_they_are_counted() -> None:
     inbox = Inbox(max_frames=10)
     inbox.put(Talk(1, True, "free"))
     for frame in frames(1, (0.5, True)):

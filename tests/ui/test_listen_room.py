@@ -175,7 +175,7 @@ def test_a_question_into_the_microphone_is_answered_from_the_loudspeaker(
     assert not system.open_streams("input") and not system.open_streams("output")
 
 
-def test_a_device_pulled_out_in_the_middle_of_a_reply_and_put_back(system: FakeSystem) -> None:
+def test_a_device_unplugged_mid_turn_and_put_back(system: FakeSystem) -> None:
     company, notices = Company(), list[str]()
     company.talk.reply_text = " ".join(["Waves go far."] * 2)
     with RealTime(system) as hardware:

@@ -118,8 +118,9 @@ def test_a_second_socket_takes_over(
         '{"type": "launch"}',
         '{"type": "played", "turn": NaN, "samples": 0, "done": false}',
     ],
+    ids=["empty", "short", "odd_bytes", "too_many_bytes", "kind", "no_json", "type", "nan"],
 )
-def test_what_breaks_the_rules_is_refused_and_the_socket_survives(
+def test_odd_byte_counts_too_many_bytes_and_nan_are_refused_and_the_connection_survives(
     joined: WebSocketTestSession, bad: bytes | str
 ) -> None:
     joined.send_bytes(bad) if isinstance(bad, bytes) else joined.send_text(bad)

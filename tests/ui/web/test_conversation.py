@@ -38,7 +38,7 @@ def test_a_reply_streams(page: Page, pipeline: FakePipeline) -> None:
     wait_for_reply(page, REPLY)
 
 
-def test_reloading_mid_reply_cancels_the_turn(
+def test_a_page_reloaded_mid_reply_cancels_the_turn(
     browser: Browser, pipeline: FakePipeline, served: Served
 ) -> None:
     running, _ = served
@@ -109,7 +109,7 @@ def test_engines_can_be_chosen_and_missing_ones_say_why(page: Page) -> None:
     assert "CUDA graph needs an NVIDIA GPU" in page.inner_text("#missing-engines")
 
 
-def test_a_second_visitor_waits_and_sees_it(
+def test_two_visitors_queue_and_the_second_sees_its_place(
     page: Page, browser: Browser, url: str, pipeline: FakePipeline
 ) -> None:
     pipeline.hold_after = 4

@@ -154,7 +154,7 @@ def test_sound_off_means_no_sound(page: Page) -> None:
     assert audible(page) == 0
 
 
-def test_a_blocked_microphone_is_told_and_typing_works(
+def test_permission_denied_is_told_and_typing_works(
     playwright: Playwright, chromium_path: str, url: str
 ) -> None:
     with (
@@ -167,7 +167,7 @@ def test_a_blocked_microphone_is_told_and_typing_works(
         wait_for_reply(page, REPLY)
 
 
-def test_plain_http_from_elsewhere_is_explained(browser: Browser, url: str) -> None:
+def test_plain_http_from_another_host_says_why_the_microphone_is_missing(browser: Browser, url: str) -> None:
     insecure = """Object.defineProperty(navigator, 'mediaDevices', {value: undefined});
       Object.defineProperty(window, 'isSecureContext', {value: false});"""
     with visit(browser, url, insecure) as page:
