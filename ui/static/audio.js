@@ -31,9 +31,9 @@ class Audio {
     }
   }
 
-  // No sound is wanted and none is heard: the device can rest until the next `start`.
+  // No sound is wanted: unless the microphone needs it the device rests until the next `start`.
   rest() {
-    if (!this.stream && this.context?.state === "running") this.context.suspend();
+    if (!this.stream) this.context?.suspend();
   }
 
   // Call it within a gesture: browsers start sound in no other way.

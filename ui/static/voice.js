@@ -145,6 +145,7 @@ class Voice {
       this.set({ mode: null, talking: false, hearing: false });
     }
     this.set({ microphone });
+    this.updateSound();
   }
 
   // Speech is wanted unless switched off, and possible after a first gesture.
