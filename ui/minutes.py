@@ -57,7 +57,11 @@ class Minutes(Channel):
             if text:
                 worker.question = self.board.add(worker.log, "user", text)
             self._outbox.put({"type": "heard", "turn": worker.number, "text": text})
-            self.set_state(worker, "thinking")
+            told = worker.wait_told  # it may have taken its place before its words were certain
+            if told is None:
+                self.set_state(worker, "thinking")
+            else:
+                self.set_state(worker, "waiting", **told)
 
     def extend_reply(self, worker: TurnWorker, text: str) -> None:
         with self.changed:

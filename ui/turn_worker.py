@@ -65,6 +65,7 @@ class TurnWorker:
         self.reply: dict[str, str] | None = None  # where it was spoken
         self.stages: list[dict[str, Any]] = []
         self.timed_out = False  # others waited, and its time was up
+        self.wait_told: dict[str, float | None] | None = None  # of its place, while it waits
         self._session, self._begin, self._ticket, self._previous = session, begin, ticket, previous
         self.source: ReplyStream | None = None  # what was decoded, once it has ended
         self._turn: Turn | None = None
@@ -212,17 +213,18 @@ class TurnWorker:
         """True when it holds the gate, False when it was stopped before."""
         assert self._ticket is not None
         position: int | None = -1
-        while not self.stopped:
-            position = self._ticket.wait(position, GATE_CHECK_S)
-            if position is None:
-                return False
-            if position == 0:
-                return True
-            wait_s = self._ticket.expected_s()  # shown anew at every look: it counts down
-            self._session.set_state(
-                self, "waiting", position=position, wait_s=wait_s and round(wait_s, 1)
-            )
-        return False
+        try:
+            while not self.stopped:
+                position = self._ticket.wait(position, GATE_CHECK_S)
+                if not position:
+                    return position == 0
+                wait_s = self._ticket.expected_s()  # shown anew at every look: it counts down
+                told = {"position": position, "wait_s": wait_s and round(wait_s, 1)}
+                self.wait_told = told
+                self._session.set_state(self, "waiting", **told)
+            return False
+        finally:
+            self.wait_told = None
 
     def _follow(self, event: object) -> None:
         session = self._session

@@ -27,7 +27,7 @@ def session(visitors: Visitors) -> Session:
     return visitors.open()
 
 
-def until(session: Session, condition: Callable[[], bool], timeout_s: float = 10) -> None:
+def until(session: Session, condition: Callable[[], bool], timeout_s: float = 60) -> None:
     """Wait for `condition`, looking again whenever the session changes."""
     for _ in range(int(timeout_s / 0.02)):
         if condition():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import UnpausedError
-from tests.ui.client import Client, contents, run
+from tests.ui.client import SPEECH, Client, contents, run
 from tests.ui.conftest import until
 from tests.ui.fakes import REPLY, FakePipeline, services
 from ui.services import Runtime
@@ -27,6 +27,24 @@ def test_two_visitors_never_decode_at_once(visitors: Visitors, pipeline: FakePip
     run(second)
     assert contents(first) == [("user", "First"), ("assistant", REPLY)]
     assert contents(second) == [("user", "Second"), ("assistant", REPLY)]
+
+
+def test_a_spoken_turn_that_waits_says_so_also_once_its_words_are_certain(
+    visitors: Visitors, pipeline: FakePipeline
+) -> None:
+    first, second = visitors.open(), visitors.open()
+    client = Client(second)
+    pipeline.pace.clear()
+    first.start_text("First")
+    until(first, lambda: len(pipeline.turns) == 1)
+    second.start_voice(SPEECH, 200.0)
+    until(second, lambda: bool(client.of("heard")))
+    until(second, lambda: client.of("state")[-1]["state"] == "waiting")
+    pipeline.pace.set()
+    run(second)
+    states = [event["state"] for event in client.of("state")]
+    served = states[len(states) - states[::-1].index("waiting") :]
+    assert served == ["thinking", "answering"]
 
 
 def test_who_waits_can_leave(visitors: Visitors, pipeline: FakePipeline) -> None:
