@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,17 +77,21 @@ class Memory:
         self.samples.append((time.monotonic(), self.process.memory_info().rss / 1e6))
 
     def slope_mb_per_h(self, warm_up: int) -> float | None:
-        """Growth after the first `warm_up` samples: the median of all slopes (Theil and Sen).
+        """Growth after the first `warm_up` samples; None with too few."""
+        slope = theil_sen(self.samples[warm_up:])
+        return None if slope is None else slope * 3600
 
-        None with too few samples.
-        """
-        after = self.samples[warm_up:]
-        slopes = sorted(
-            (later[1] - sooner[1]) / (later[0] - sooner[0])
-            for index, sooner in enumerate(after)
-            for later in after[index + 1 :]
-        )
-        return slopes[len(slopes) // 2] * 3600 if slopes else None
+
+def theil_sen(samples: Sequence[tuple[float, float]]) -> float | None:
+    """The growth of y with x in (x, y) samples: the median of the slopes between any two, which a
+    few odd ones do not move. None with too few samples.
+    """
+    slopes = sorted(
+        (later[1] - sooner[1]) / (later[0] - sooner[0])
+        for index, sooner in enumerate(samples)
+        for later in samples[index + 1 :]
+    )
+    return slopes[len(slopes) // 2] if slopes else None
 
 
 def check_environment() -> None:

@@ -42,6 +42,14 @@ class Heard:
     pcm: list[bytes] = field(default_factory=list)
     waits: list[tuple[float, float | None]] = field(default_factory=list)  # (when, told wait)
     served_at: float | None = None  # when the waiting was over
+    done_at: float | None = None
+
+    @property
+    def served_s(self) -> float | None:
+        """How long the turn was served; None of one that did not wait, or did not end."""
+        if self.served_at is None or self.done_at is None:
+            return None
+        return self.done_at - self.served_at
 
     def wait_errors(self) -> list[tuple[float, float]]:
         """(told, real) of every wait that was shown with a time, the first one first."""
@@ -205,6 +213,7 @@ class Visitor:
             now = time.monotonic()
             if event["state"] == "waiting":
                 heard.waits.append((now, event.get("wait_s")))
+                heard.served_at = None
             elif heard.waits and heard.served_at is None:
                 heard.served_at = now
         elif event["type"] == "heard":
@@ -214,7 +223,7 @@ class Visitor:
         elif event["type"] == "speech_end":
             heard.announced = event["samples"]
         elif event["type"] == "done":
-            heard.finish = event["finish"]
+            heard.finish, heard.done_at = event["finish"], time.monotonic()
             if event["finish"] == "failed":
                 self.faults.append(event["message"])
             self._done.set()
