@@ -1,13 +1,16 @@
-"""The socket's end of a session, for tests."""
+"""The other end, for tests: of a session's socket, and of a server that may be busy."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import httpx
 import numpy as np
 
 from ui.session import Session
 
+get, post = partial(httpx.get, timeout=60), partial(httpx.post, timeout=60)
 SPEECH = np.ones(16000, np.float32)
 
 
@@ -38,7 +41,7 @@ class Client:
 
 
 def run(session: Session) -> None:
-    assert session.wait_idle(10)
+    assert session.wait_idle(60)
 
 
 def contents(session: Session) -> list[tuple[str, str]]:

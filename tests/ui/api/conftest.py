@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +29,7 @@ from ui.page import Page, start
 from ui.services import Services
 
 CONTEXT = 512
+_ALONE = "UNPAUSED_TEST_ALONE"  # the name of the test that has this process
 
 
 class FakeSynthesizer:
@@ -105,6 +111,30 @@ def made_services(engine: SlowEngine, pipeline: FakePipeline) -> Services:
     return Services(**{**vars(made), "make_engine": lambda name: engine})
 
 
+def alone(request: pytest.FixtureRequest) -> bool:
+    """Whether this is the test's own process. If not, it is run in one, and has passed.
+
+    For what is measured of a process: servers of other tests hold things, and freeze what there is.
+    """
+    if os.environ.get(_ALONE) == request.node.name:
+        return True
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", request.node.nodeid],
+        cwd=request.config.rootpath, env={**os.environ, _ALONE: request.node.name},
+        capture_output=True, text=True, timeout=800,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]
+    return False
+
+
+async def wait_empty(page: Page) -> None:
+    """Until the server knows that every visitor has left: by the tab's connection."""
+    end = time.monotonic() + 60
+    while page.visitors._sessions:
+        assert time.monotonic() < end, "the session outlived its page"
+        await asyncio.sleep(0.05)
+
+
 Serve = Callable[..., Page]
 
 
@@ -141,4 +171,4 @@ def _unhurried(page: Page, slow: SlowEngine) -> Iterator[None]:
 
 @pytest.fixture
 def client(page: Page) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{page.url}v1", api_key="unused", max_retries=0, timeout=30)
+    return openai.OpenAI(base_url=f"{page.url}v1", api_key="unused", max_retries=0, timeout=60)

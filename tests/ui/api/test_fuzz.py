@@ -46,7 +46,7 @@ def test_malformed_messages_break_nothing(page: Page) -> None:
 
 def test_malformed_requests_break_nothing(page: Page) -> None:
     chance = random.Random(21)
-    with httpx.Client(base_url=page.url, timeout=20) as client:
+    with httpx.Client(base_url=page.url, timeout=60) as client:
         for _ in range(MESSAGES // 5):
             path = chance.choice(
                 ["gradio_api/queue/join", "gradio_api/cancel", "v1/chat/completions",
@@ -73,7 +73,7 @@ def _answers(page: Page) -> None:
 
 def _await(socket: ClientConnection, kind: str) -> None:
     while True:
-        message = socket.recv(timeout=20)
+        message = socket.recv(timeout=60)
         if isinstance(message, str) and json.loads(message)["type"] == kind:
             return
 
@@ -81,7 +81,7 @@ def _await(socket: ClientConnection, kind: str) -> None:
 def _connect(page: Page) -> ClientConnection:
     return connect(
         f"{page.url.replace('http', 'ws')}ws/voice",
-        open_timeout=20,
+        open_timeout=60,
         additional_headers={"X-Forwarded-For": next(ADDRESSES)},
     )
 
@@ -96,7 +96,7 @@ def _deliver(page: Page, message: str | bytes, joined: bool) -> None:
             socket.send(message)
             socket.send('{"type": "no such thing"}')
             while True:  # an answer in words: to the message, or to what came after it
-                answer = socket.recv(timeout=20)
+                answer = socket.recv(timeout=60)
                 if isinstance(answer, str) and json.loads(answer)["type"] == "error":
                     break
     except ConnectionClosed as closed:  # a hello of no session, or a message too large

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import subprocess
-import sys
 import threading
 import tracemalloc
 from typing import Any, cast
@@ -16,7 +13,7 @@ import pytest
 
 from audio.pipeline import VoicePipeline
 from benchmarks.visitor import Visitor
-from tests.ui.api.conftest import FakeSynthesizer, SlowEngine, made_services
+from tests.ui.api.conftest import FakeSynthesizer, SlowEngine, alone, made_services, wait_empty
 from tests.ui.fakes import FakePipeline
 from ui.page import Page
 from ui.services import Runtime, Services
@@ -25,20 +22,11 @@ from ui.visitors import Visitors
 TURNS = 6  # of one page
 PAGES = 5
 GROWTH_BYTES = 20_000  # a page; the voice of one answer has 150,000
-ALONE = "UNPAUSED_TEST_ALONE"
 
 
 def test_pages_and_their_turns_leave_nothing_behind(request: pytest.FixtureRequest) -> None:
-    """In a process of its own: servers of other tests hold things, and freeze what there is."""
-    if os.environ.get(ALONE) == "1":
+    if alone(request):
         check_growth(request.getfixturevalue("page"))
-        return
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", request.node.nodeid],
-        cwd=request.config.rootpath, env={**os.environ, ALONE: "1"}, capture_output=True,
-        text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:]
 
 
 def check_growth(page: Page) -> None:
@@ -57,11 +45,7 @@ def check_growth(page: Page) -> None:
             assert visitor.foreign == 0 and not visitor.faults
         pipeline.turns.clear()  # the stand-in's own memory
         pipeline.heard.clear()
-        for _ in range(100):  # the server hears of a closed tab by its connection
-            if not page.visitors._sessions:
-                return
-            await asyncio.sleep(0.05)
-        raise AssertionError("the session outlived its page")
+        await wait_empty(page)
 
     # Gradio keeps a page's components for as many pages as it is told, whether closed or not.
     page.blocks.app.state_holder.capacity = 2

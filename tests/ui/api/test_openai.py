@@ -14,6 +14,7 @@ import soundfile
 from openai.types.chat import ChatCompletionMessageParam
 
 from tests.ui.api.conftest import SlowEngine
+from tests.ui.client import get, post
 from ui.limits import Allowances
 from ui.page import Page
 
@@ -175,7 +176,7 @@ def test_faults_have_openais_shape(
     page: Page, changes: dict[str, object], status: int, said: str
 ) -> None:
     body = {"model": MODEL, "messages": HELLO, "max_tokens": 2, "user": "me", **changes}
-    answer = httpx.post(f"{page.url}v1/chat/completions", json=body, timeout=30)
+    answer = post(f"{page.url}v1/chat/completions", json=body)
     assert answer.status_code == status
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
@@ -215,13 +216,13 @@ def test_a_prompt_that_does_not_fit_is_told_as_such_in_a_stream_too(client: Any)
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"[" * 100_000])
 def test_a_body_that_is_no_request_is_refused(page: Page, body: bytes) -> None:
     headers = {"content-type": "application/json"}
-    answer = httpx.post(f"{page.url}v1/chat/completions", content=body, headers=headers)
+    answer = post(f"{page.url}v1/chat/completions", content=body, headers=headers)
     assert answer.status_code == 400 and answer.json()["error"]["message"]
 
 
 def test_unknown_addresses_and_methods(page: Page) -> None:
-    assert httpx.get(f"{page.url}v1/nothing").json()["error"]["type"] == "invalid_request_error"
-    assert httpx.get(f"{page.url}v1/chat/completions").status_code == 405
+    assert get(f"{page.url}v1/nothing").json()["error"]["type"] == "invalid_request_error"
+    assert get(f"{page.url}v1/chat/completions").status_code == 405
 
 
 def test_speech_comes_as_the_file_that_was_asked_for(client: Any) -> None:
@@ -322,7 +323,7 @@ def test_a_wait_is_told_in_the_stream(page: Page, client: Any) -> None:
     gate = page.visitors.runtime.gate
     holder = gate.enter("someone")
     body = {"model": MODEL, "messages": HELLO, "max_tokens": 2, "stream": True}
-    with httpx.stream("POST", f"{page.url}v1/chat/completions", json=body, timeout=30) as answer:
+    with httpx.stream("POST", f"{page.url}v1/chat/completions", json=body, timeout=60) as answer:
         lines = answer.iter_lines()
         assert next(line for line in lines if line.startswith(":")).startswith(": waiting, 1")
         holder.leave()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
 from tests.ui.api.test_openai import wav
+from tests.ui.client import get
 from ui.page import Page
 
 EXAMPLES = int(os.environ.get("UNPAUSED_EXAMPLES", "25"))  # for each operation
@@ -71,12 +71,12 @@ def test_no_request_is_too_much(page: Page, method: str, path: str) -> None:
             case.body.pop("max_completion_tokens", None)
             if isinstance(case.body.get("max_tokens"), int):
                 case.body |= {"max_tokens": 3}
-        case.validate_response(case.call(timeout=30), checks=checks)
+        case.validate_response(case.call(timeout=60), checks=checks)
 
     holds()
 
 
 def test_the_schema_tells_every_operation(page: Page) -> None:
-    paths = httpx.get(f"{page.url}v1/openapi.json").json()["paths"]
+    paths = get(f"{page.url}v1/openapi.json").json()["paths"]
     told = {(method.upper(), path) for path, methods in paths.items() for method in methods}
     assert told == set(OPERATIONS)

@@ -19,7 +19,7 @@ WITHIN_S = 1.0
 MESSAGES = [{"role": "user", "content": "hello"}]
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> float:
+def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> float:
     """Seconds until `condition` held."""
     began = time.monotonic()
     while not condition():
@@ -30,10 +30,15 @@ def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> float:
 
 def post(page: Page, path: str, body: dict[str, Any]) -> socket.socket:
     where, content = urlsplit(page.url), json.dumps(body).encode()
-    made = socket.create_connection((where.hostname or "", where.port or 0), timeout=10)
+    made = socket.create_connection((where.hostname or "", where.port or 0), timeout=60)
     head = f"POST /{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     made.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
     return made
+
+
+def usually(vanish: Callable[[], float]) -> float:
+    """The middle one of three times, since any one may be the machine's."""
+    return sorted(vanish() for _ in range(3))[1]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -44,38 +49,51 @@ def test_an_api_client_mid_reply(
     slow.pace.clear()  # the reply would last for ever
     gate = page.visitors.runtime.gate
     body = {"model": "fake-model", "messages": MESSAGES, "stream": stream}
-    made = post(page, "v1/chat/completions", body)
-    until(lambda: not slow.idle.is_set())
-    if abruptly:  # a reset rather than a farewell
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    made.close()
-    assert until(lambda: slow.idle.is_set() and gate.length == 0) < WITHIN_S
+
+    def vanish() -> float:
+        made = post(page, "v1/chat/completions", body)
+        until(lambda: not slow.idle.is_set())
+        if abruptly:  # a reset rather than a farewell
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        made.close()
+        return until(lambda: slow.idle.is_set() and gate.length == 0)
+
+    assert usually(vanish) < WITHIN_S
 
 
 def test_an_api_client_that_waits_in_the_queue(page: Page) -> None:
     gate = page.visitors.runtime.gate
     holder = gate.enter("someone")
-    made = post(page, "v1/chat/completions", {"model": "fake-model", "messages": MESSAGES})
-    until(lambda: gate.length == 2)
-    made.close()
-    assert until(lambda: gate.length == 1) < WITHIN_S
+
+    def vanish() -> float:
+        made = post(page, "v1/chat/completions", {"model": "fake-model", "messages": MESSAGES})
+        until(lambda: gate.length == 2)
+        made.close()
+        return until(lambda: gate.length == 1)
+
+    assert usually(vanish) < WITHIN_S
     holder.leave()
 
 
 def test_a_visitors_socket_mid_reply(page: Page) -> None:
     visitors = page.visitors
     pipeline: Any = visitors.runtime.pipeline()
-    pipeline.hold_after = 3
-    try:
+
+    def vanish() -> float:
+        pipeline.pace.set()
         session = visitors.open()
         with connect(page.url.replace("http", "ws") + "ws/voice") as joined:
             joined.send(json.dumps({"type": "hello", "session": session.id}))
-            assert json.loads(joined.recv(timeout=10))["type"] == "ready"
+            assert json.loads(joined.recv(timeout=60))["type"] == "ready"
             session.start_text("Why?")
             until(lambda: len(session.view().messages) == 2 and not pipeline.pace.is_set())
             assert visitors.runtime.gate.length == 1
             joined.socket.shutdown(socket.SHUT_RDWR)  # no closing handshake
-            assert until(lambda: visitors.runtime.gate.length == 0) < WITHIN_S
+            return until(lambda: visitors.runtime.gate.length == 0)
+
+    pipeline.hold_after = 3
+    try:
+        assert usually(vanish) < WITHIN_S
     finally:
         pipeline.hold_after = None
         pipeline.pace.set()
@@ -103,7 +121,7 @@ def test_a_long_reply_gives_way_to_those_who_wait(page: Page, slow: SlowEngine) 
     limit, gate._turn_limit_s = gate._turn_limit_s, 0.05
     try:
         ticket = gate.enter("someone")
-        assert ticket.wait(1, 10) == 0
+        assert ticket.wait(1, 60) == 0
         ticket.leave()
     finally:
         gate._turn_limit_s = limit
