@@ -137,7 +137,14 @@ def report(
             "p50": _percentile(totals, 50), "p90": _percentile(totals, 90),
         },
         "stages_p50_ms": {name: _stage(turns, name) for name in names},
+        "slowest": [_parts(turn) for turn in sorted(turns, key=lambda turn: -turn["total_ms"])[:3]],
     }  # fmt: skip
+
+
+def _parts(turn: dict[str, Any]) -> dict[str, Any]:
+    """Where a turn's time went."""
+    stages = {stage["name"]: round(stage["ms"], 1) for stage in turn["stages"]}
+    return {"asked": turn["transcript"], "total_ms": round(turn["total_ms"], 1), **stages}
 
 
 def _stage(turns: list[dict[str, Any]], name: str) -> float | None:
