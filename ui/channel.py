@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from ui.turn_worker import TurnWorker
 
 
-class Channel:
+class Channel(ABC):
     """One visitor's end of the socket. Every method is safe from any thread and does not block."""
 
     def __init__(self) -> None:
@@ -27,17 +28,18 @@ class Channel:
         self._outbox = Outbox()
         self._spoken: list[np.ndarray] = []  # of the latest turn, int16 [n] each
 
+    @abstractmethod
     def stop(self, turn: int | None = None, samples: int = 0) -> None:
         """End the turn under way; the session knows how."""
-        raise NotImplementedError
 
+    @abstractmethod
     def silence(self) -> None:
         """Whether there is a voice may have changed; the session knows what follows."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def dialogue(self) -> Dialogue:
-        raise NotImplementedError
+        """Who has the floor."""
 
     @property
     def speaks(self) -> bool:

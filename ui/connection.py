@@ -56,7 +56,12 @@ class Connection:
             self._session.detach(self._wake)  # first: what follows may itself be cancelled
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            # Not `gather`: cancelled here, it would raise one of the tasks' cancellations, which
+            # whoever cancelled us does not know for its own.
+            await asyncio.wait(tasks)
+            for task in tasks:
+                if not task.cancelled():
+                    task.exception()  # seen
 
     async def close(self, code: int) -> None:
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):
