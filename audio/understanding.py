@@ -112,11 +112,19 @@ class Understanding:
         self.hear_out(round_)
 
     def hear_out(self, round_: Round) -> None:
-        """Find out what was said, and whether it is complete when that is not known."""
-        if round_.pause is not None and self.judge is not None:
+        """Find out what was said."""
+        self._runner.run(partial(self._hearing, round_.samples), partial(self._heard, round_))
+
+    def _judge_it(self, round_: Round) -> None:
+        """Find out whether it is complete, when that is not known.
+
+        Only now: transcription takes every core and is waited for, while the first words of a
+        reply leave one free; and it takes longer until they can be heard than to judge.
+        """
+        wanted = round_.pause is not None and round_.why_ignored is None
+        if wanted and self.judge is not None and not round_.confirmed:
             judged = partial(self._judged, round_)
             self._runner.run(partial(self._judging, round_.samples), judged)
-        self._runner.run(partial(self._hearing, round_.samples), partial(self._heard, round_))
 
     def _hearing(self, samples: np.ndarray) -> Iterator[str | UnpausedError]:
         try:
@@ -137,6 +145,7 @@ class Understanding:
                     round_.text, round_.failure = "", str(result)
                 else:
                     self._weigh(round_, result)
+                    self._judge_it(round_)
                 self._consider(round_)
                 self.go_on(round_)
         self._deliver()
@@ -220,10 +229,10 @@ class Understanding:
         """Tell the endpointer once everything is known. Earlier would gain nothing: a reply needs
         the text, too.
         """
-        known = round_.text is not None and (round_.judged or self.judge is None)
+        no_reply = round_.why_ignored is not None or bool(round_.failure)
+        known = round_.text is not None and (no_reply or round_.judged or self.judge is None)
         if not known or round_.confirmed or round_.pause is None:
             return
-        ignored = round_.why_ignored is not None
-        complete = ignored or is_complete(round_.said, round_.sounds_complete)
+        complete = no_reply or is_complete(round_.said, round_.sounds_complete)
         if complete is not None:  # else the patience of an unjudged pause is just right
             self.complete(round_.pause, complete)
