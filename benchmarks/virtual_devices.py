@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 DEVICE = "pulse"  # as ALSA, and so PortAudio, calls the server
-_START_S = 10.0
+_START_S = 30.0
 _COMMANDS = ("pulseaudio", "pactl", "paplay", "parec")
 _PLUGINS = ("alsa-lib/libasound_module_pcm_pulse.so",)
 _LIBRARIES = ("/usr/lib", "/usr/lib64", "/usr/local/lib")

@@ -23,7 +23,7 @@ from audio.tts import Synthesizer
 from benchmarks.virtual_devices import DEVICE, VirtualDevices, missing
 
 ROOT = Path(app.__file__).resolve().parent
-WAIT_S = 60.0  # for what takes seconds
+WAIT_S = 120.0  # for what takes seconds
 RECORDED_HZ, LOUD = 44_100, 650  # of parec's stereo PCM16
 
 pytestmark = [

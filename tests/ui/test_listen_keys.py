@@ -76,7 +76,7 @@ def test_keys_arrive_one_by_one_and_the_terminal_is_put_back(terminal: int) -> N
         os.write(terminal, "é".encode())
         assert before != termios.tcgetattr(sys.stdin.fileno())
         os.write(terminal, b"q")
-        assert [pressed.get(timeout=5) for _ in range(4)] == ["e", " ", "é", "q"]
+        assert [pressed.get(timeout=60) for _ in range(4)] == ["e", " ", "é", "q"]
     assert termios.tcgetattr(sys.stdin.fileno()) == before
 
 
