@@ -10,6 +10,14 @@ from ui.session import Session
 from ui.visitors import Visitors
 
 
+@pytest.fixture(scope="session", autouse=True)
+def patient() -> Iterator[None]:
+    """On a busy machine a browser may be silent for long and has not gone for good."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ui.outbox.STALL_S", 60.0)
+        yield
+
+
 @pytest.fixture
 def pipeline() -> FakePipeline:
     return FakePipeline()
