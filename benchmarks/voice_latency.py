@@ -13,33 +13,18 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
-import psutil
-from piper import PiperVoice, SynthesisConfig
-
-from assets.resolver import resolve
-from audio.completeness import words
-from audio.dialogue import Dialogue, DialogueConfig
-from audio.dialogue_events import Event, Heard, Measured, RoundBegan, RoundOver
-from audio.frames import STT_RATE_HZ, Resampler
-from audio.pipeline import VoicePipeline
-from audio.rounds import Parts, Request
-from audio.smart_turn import SmartTurn
-from audio.stt import Transcriber
-from audio.tts import Synthesizer
-from audio.vad import BLOCK, StreamingVad
+from audio.dialogue_events import Heard, RoundBegan
+from audio.frames import STT_RATE_HZ
 from benchmarks import sounds
-from benchmarks.voice_room import Player, Speaker
-from engine.conversation import Conversation
-from engine.sampling import SamplingParams
-from engine.setup import DEFAULT_MODEL, locate_model, open_engine, open_model
-
-T = TypeVar("T")
+from benchmarks.voice_models import Bench, turns_of
+from benchmarks.voice_room import Speaker
+from benchmarks.voice_score import Load, summary
+from engine.errors import UnpausedError
+from engine.setup import DEFAULT_MODEL
 
 QUESTIONS = (
     "What is the capital of France?",
@@ -64,89 +49,19 @@ QUESTIONS = (
     "Thank you very much, that was helpful.",
 )
 RATES = (1.0, 0.9, 1.15)  # of speaking, in turn
+LONG = "Tell me a long story about the sea."
 INTERRUPTIONS = (
     "Stop.",
     "Wait a moment.",
     "No, that is not what I asked.",
     "And what about Italy?",
 )
+_ATTEMPTS = 3
 _GAP_S = 0.3  # between two sentences of a reply that goes on
 MUST_MS = {"p50": 600.0, "p90": 900.0}
 BARGE_IN_MUST_MS = 300.0
 WER_MUST = 0.08
 NO_SPEECH = {"silence": sounds.silence, "fan": sounds.fan, "hum": sounds.hum, "music": sounds.music}
-
-
-class Bench:
-    """The models, one dialogue, and what it told."""
-
-    def __init__(self, engine_name: str, stt: str) -> None:
-        name, path = locate_model(DEFAULT_MODEL)
-        self.model = open_model(name, path)
-        self.engine = open_engine(engine_name, self.model, speaking=True)
-        transcriber = Transcriber(resolve(stt), threads=os.cpu_count() or 1)
-        self.pipeline = VoicePipeline(transcriber, Synthesizer(resolve("voice")))
-        self.pipeline.warm()
-        self.judge = SmartTurn(resolve("turn"))
-        self.judge_ms = self.judge.warm_ms()
-        self.params = SamplingParams(repetition_penalty=1.1, max_tokens=96)
-        self._voice = PiperVoice.load(resolve("voice"))
-        self.events: list[Event] = []
-        self.player = Player()
-        self.conversation = Conversation(self.model, enable_thinking=False)
-        self.conversation.warm(self.engine)
-        self.dialogue = self.make_dialogue(self.conversation, self._listen)
-        self.player.dialogue = self.dialogue
-
-    def make_dialogue(
-        self,
-        conversation: Conversation,
-        listener: Callable[[Event], None],
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> Dialogue:
-        """A dialogue with the same models."""
-
-        @contextmanager
-        def open_turn(request: Request) -> Iterator[Parts]:
-            def begin(text: str) -> Any:
-                return self.pipeline.text_turn(
-                    text, conversation, self.engine, self.params, request.speak, joins=False
-                )
-
-            yield Parts(conversation, begin, self.engine.name)
-
-        return Dialogue(
-            open_turn,
-            self.pipeline.transcribe,
-            listener,
-            StreamingVad(),
-            self.judge.probability,
-            DialogueConfig(),
-            clock=clock,
-        )
-
-    def _listen(self, event: Event) -> None:
-        self.player.take(event)
-        self.events.append(event)
-
-    def speech(self, text: str, rate: float = 1.0) -> np.ndarray:
-        """float32 [n] at 16 kHz of `text`, without the silence around it."""
-        config = SynthesisConfig(length_scale=1 / rate, volume=0.5)
-        spoken = [chunk.audio_float_array for chunk in self._voice.synthesize(text, config)]
-        resampler = Resampler(self._voice.config.sample_rate, STT_RATE_HZ)
-        sound = resampler.push(np.concatenate(spoken), last=True)
-        first, end = sounds.acoustic_bounds(sound)
-        return sound[max(0, first - 320) : end + 1600]  # what a voice still does below the bound
-
-    def told(self, kind: type[T], since: int) -> list[T]:
-        """The events of one kind from number `since` on."""
-        return [event for event in self.events[since:] if isinstance(event, kind)]
-
-    def audible_since(self, since: int, at: float = 0.0) -> Measured | None:
-        """The measurement of a reply that became audible after `at`, told of since then."""
-        heard_at = self.player.heard_at
-        told = self.told(Measured, since)
-        return next((e for e in told if heard_at.get(e.generation, 0.0) > at), None)
 
 
 def ask(bench: Bench, speaker: Speaker, question: str, rate: float) -> dict[str, Any]:
@@ -177,99 +92,36 @@ def ask(bench: Bench, speaker: Speaker, question: str, rate: float) -> dict[str,
 
 
 def interrupt(bench: Bench, speaker: Speaker, number: int) -> float | None:
-    """Milliseconds from the first sound of an interruption to the last of the reply.
+    """Milliseconds from the first sound of an interruption to the last of the reply; None when the
+    reply went on regardless.
 
-    None when there was nothing to interrupt any more, or the reply went on regardless.
+    One that comes when nothing is being said interrupts nothing, and is made again.
+    """
+    for _ in range(_ATTEMPTS):
+        generation = answer_at_length(bench, speaker)
+        speaker.quiet(0.6 + 0.13 * (number % 5))
+        sound = bench.speech(INTERRUPTIONS[number % len(INTERRUPTIONS)])
+        began = speaker.say(sound) + sounds.acoustic_bounds(sound)[0] / STT_RATE_HZ
+        obeyed = speaker.quiet_until(partial(bench.over, generation), 5.0)
+        silent = bench.player.last_heard_at[generation]
+        bench.dialogue.stop()
+        speaker.quiet(0.3)
+        if silent >= began - _GAP_S:
+            return round((silent - began) * 1000, 1) if obeyed else None
+    raise UnpausedError(f"no reply was still being spoken after {_ATTEMPTS} attempts")
+
+
+def answer_at_length(bench: Bench, speaker: Speaker) -> int:
+    """Have a reply begin that takes long to say; returns its generation once it is audible.
+
+    It is asked for in writing: what is interrupted must not depend on what was understood.
     """
     bench.conversation.clear()
     since = len(bench.events)
-    speaker.say(bench.speech("Tell me a long story about the sea."))
+    generation = bench.dialogue.say(LONG)
     if not speaker.quiet_until(lambda: bench.audible_since(since) is not None):
-        return None
-    speaker.quiet(0.6 + 0.13 * (number % 5))
-    generation = bench.told(Measured, since)[-1].generation
-    sound = bench.speech(INTERRUPTIONS[number % len(INTERRUPTIONS)])
-    began = speaker.say(sound) + sounds.acoustic_bounds(sound)[0] / STT_RATE_HZ
-    over = speaker.quiet_until(
-        lambda: any(e.generation == generation for e in bench.told(RoundOver, since)), 5.0
-    )
-    silent = bench.player.last_heard_at[generation]
-    bench.dialogue.stop()
-    speaker.quiet(0.3)
-    if not over or silent < began - _GAP_S:  # the reply had ended before: nothing to interrupt
-        return None
-    return round((silent - began) * 1000, 1)
-
-
-def turns_of(bench: Bench, sound: np.ndarray) -> int:
-    """How many turns `sound` was taken for, fed as fast as it goes."""
-    told: list[Event] = []
-    fed = [0]
-    conversation = Conversation(bench.model, enable_thinking=False)
-    dialogue = bench.make_dialogue(conversation, told.append, lambda: fed[0] / STT_RATE_HZ)
-    dialogue.listen(True)
-    for at in range(0, len(sound) - BLOCK, BLOCK):
-        fed[0] += BLOCK
-        dialogue.push(sound[at : at + BLOCK])
-    dialogue.close()
-    return sum(isinstance(event, RoundBegan) for event in told)
-
-
-def errors(reference: list[str], heard: list[str]) -> int:
-    """Word edits between the two (Levenshtein)."""
-    row = list(range(len(heard) + 1))
-    for i, left in enumerate(reference):
-        diagonal, row[0] = row[0], i + 1
-        for j, right in enumerate(heard, 1):
-            best = min(row[j] + 1, row[j - 1] + 1, diagonal + (left != right))
-            diagonal, row[j] = row[j], best
-    return row[-1]
-
-
-class Load:
-    """How much of the machine others took while we measured."""
-
-    def __init__(self) -> None:
-        self._start = self._spent()
-
-    def others(self) -> float:
-        """Cores' worth of processor time that was not ours, since the start."""
-        now = self._spent()
-        wall, busy, own = (after - before for after, before in zip(now, self._start, strict=True))
-        return round(max(0.0, busy - own) / wall, 3)
-
-    def _spent(self) -> tuple[float, float, float]:
-        machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
-        idle = machine.idle + getattr(machine, "iowait", 0.0)
-        return time.perf_counter(), sum(machine) - idle, own.user + own.system
-
-
-def percentiles(values: list[float]) -> dict[str, float | int]:
-    p50, p90 = np.percentile(values, [50, 90])
-    return {"n": len(values), "p50": round(float(p50), 1), "p90": round(float(p90), 1),
-            "max": round(max(values), 1)}  # fmt: skip
-
-
-def summary(asked: list[dict[str, Any]], stops: list[float | None]) -> dict[str, Any]:
-    """What the runs come to, beside what they must reach."""
-    total = sum(len(words(turn["question"])) for turn in asked)
-    wrong = sum(errors(words(turn["question"]), words(turn["transcript"])) for turn in asked)
-    answered = [turn for turn in asked if "ms" in turn]
-    names = sorted({name for turn in answered for name in turn["stages"]})
-    stages = {name: percentiles([turn["stages"].get(name, 0.0) for turn in answered])["p50"]
-              for name in names}  # fmt: skip
-    sums = [abs(sum(turn["stages"].values()) - turn["waterfall_ms"]) for turn in answered]
-    return {
-        "first_audible_ms": percentiles([turn["ms"] for turn in answered]),
-        "waterfall_ms": percentiles([turn["waterfall_ms"] for turn in answered]),
-        "stages_p50_ms": stages,
-        "parts_against_total_max_ms": round(max(sums), 2),
-        "early": sum(turn["early"] for turn in asked),
-        "unanswered": len(asked) - len(answered),
-        "word_error_rate": round(wrong / total, 4),
-        "barge_in_ms": percentiles([stop for stop in stops if stop is not None]),
-        "barge_ins_not_measured": sum(stop is None for stop in stops),
-    }
+        raise UnpausedError(f"nothing was said to {LONG!r}")
+    return generation
 
 
 def run(engine: str, stt: str) -> dict[str, Any]:
