@@ -17,7 +17,7 @@ from engine.metrics import ReplyMetrics
 from engine.sampling import SamplingParams
 
 RATE_HZ = 1000
-WAIT_S = 10.0  # for what happens at once; only a failing test takes it
+WAIT_S = 30.0  # for what happens at once; only a failing test takes it
 
 
 class Step:

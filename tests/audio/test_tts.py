@@ -84,7 +84,7 @@ def test_cancel_ends_a_synthesis_under_way(synthesizer: Synthesizer) -> None:
     thread.start()
     started.wait()
     cancel.set()
-    thread.join(timeout=10)
+    thread.join(timeout=30)
     assert not thread.is_alive()
     assert len(found[0]) == 0
     assert len(synthesizer.synthesize("And nothing after it.", cancel)) == 0
