@@ -16,6 +16,7 @@ from engine.kv_cache import KVCache
 from engine.models.base import Model
 from engine.resident_gpu import GpuResident, GpuResidentEngine
 from engine.sampling import SamplingParams
+from engine.speculation import LONGEST_MATCH, MAX_CONTEXT, Speculation
 from engine.triton_engine import scratch_bytes
 
 if TYPE_CHECKING:
@@ -31,9 +32,15 @@ class PersistentTapeEngine(GpuResidentEngine):
     of a prompt go through the eager engine's layers, which share the cache; with `width` above 1
     up to 64 go through the same kernel compiled for passes of as many tokens (or as fit), each
     for the cost of one. One reply at a time. bfloat16 only.
+
+    With `speculation` n-grams are drafted, verified and accepted inside the kernel, by the rules of
+    engine/speculation.py and without the host: a pass is as wide as pays, up to what fits. What
+    passes cost is learnt on the device, over replies. It does not draft with a model: a second
+    model's tape would have to run through the same ring, which this kernel has not been built for.
     """
 
     name = "persistent-tape"
+    speculates = ("ngram",)
 
     def __init__(
         self,
@@ -42,6 +49,7 @@ class PersistentTapeEngine(GpuResidentEngine):
         choices: Choices | None = None,
         measure: bool = False,
         width: int = 1,
+        speculation: Speculation | None = None,
     ) -> None:
         from kernels.tape import TapeKernel, widest_pass
 
@@ -54,8 +62,17 @@ class PersistentTapeEngine(GpuResidentEngine):
         super().__init__(model)
         needed = model.weight_bytes_per_token + scratch_bytes(model.config)
         with told_plainly(self.name, model.config, needed):
-            self.kernel = TapeKernel(model, 1, choices, measure)
-            width = min(width, widest_pass(model.config, model.device))
+            fitting = widest_pass(model.config, model.device)
+            verified = min(speculation.width, fitting) if speculation else 1
+            if speculation and verified < 2:
+                raise UnpausedError(
+                    f"{self.name} has no room to verify several tokens of {model.name} at once on "
+                    "this GPU: use --speculate off"
+                )
+            self.kernel = TapeKernel(
+                model, verified, choices, measure, speculate=speculation is not None
+            )
+            width = min(width, fitting)
             wide = TapeKernel(model, width, choices, tape=self.kernel.tape) if width > 1 else None
             self.resident = TapeResident(model, self.kernel, wide)
             self._warm_up()
@@ -99,6 +116,7 @@ class PersistentTapeEngine(GpuResidentEngine):
         for length in (2, _IN_KERNEL + 1):
             prompt = [0] * min(length, self.model.config.max_positions - 2)
             list(self.decode(self.model.new_cache(len(prompt) + 2), prompt, penalised))
+        self.kernel.costs.zero_()  # a first pass is slower than the others
 
 
 class TapeResident(GpuResident):
@@ -106,10 +124,11 @@ class TapeResident(GpuResident):
     token, in a launch of its own that the reply's launch follows without the host.
     """
 
-    def __init__(self, model: Model, kernel: TapeKernel, wide: TapeKernel | None) -> None:
+    def __init__(self, model: Model, kernel: TapeKernel, wide: TapeKernel | None = None) -> None:
         super().__init__(model, kernel.launch, kernel.seen)
         self._kernel, self._wide = kernel, wide
-        self._early = torch.zeros(mb.WORDS, dtype=torch.int64, pin_memory=True)
+        self.words[mb.WIDTH] = kernel.width if kernel.speculate else 1
+        self._early = torch.zeros(mb.WORDS, dtype=torch.int64, pin_memory=self.on_gpu)
         self._early_run = torch.zeros(mb.WORDS, dtype=torch.int64, device=model.device)
 
     def start(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams | None) -> int:
@@ -127,10 +146,20 @@ class TapeResident(GpuResident):
             self._prompts.prefill(cache, early)
         self._kernel.prompt[:1].copy_(torch.tensor([int(token_ids[-1])]))
         self.words[mb.PROMPT_TOKENS] = 1
+        if self._kernel.speculate:
+            self._set_context(cache, int(token_ids[-1]))
         self._set_run(cache, int(token_ids[-1]), params)
         cache.truncate(before)  # whoever reads the run keeps the list
         self.words[mb.FED] = len(early)
         return self._ring_doorbell()
+
+    def _set_context(self, cache: KVCache, token: int) -> None:
+        """Where the kernel looks drafts up: the cache's tokens and the one that is fed."""
+        for word in (mb.PASSES, mb.DRAFTED, mb.ACCEPTED):
+            self.words[word] = 0
+        first = max(0, cache.length - MAX_CONTEXT - LONGEST_MATCH)
+        known = torch.tensor([*cache.token_ids[first:], token], dtype=torch.int32)
+        self._kernel.context[first : first + len(known)].copy_(known)
 
     def raise_fault(self) -> None:
         """Also of the launch before."""

@@ -19,7 +19,7 @@ from engine.models.base import Model, ModelConfig
 from engine.models.rope import rope_table
 from kernels import tape_build as build
 from kernels.tape_pack import pack
-from kernels.tape_plan import KV_SLOTS, TILE, Memory, Plan
+from kernels.tape_plan import KV_SLOTS, MAX_WIDTH, TILE, Memory, Plan
 
 THREADS = 384
 CANDIDATE_WORDS, DIGIT_WORDS = 6, 18
@@ -41,9 +41,12 @@ class Choices:
 class TapeKernel:
     """One model's tape on its GPU. `width`: the most tokens of a pass, at most 8.
 
-    `tape`: that of another kernel of the same model, to share it. `logits`: float32 [vocab], of
-    the last token sampled. `seen`: int8 [vocab], what a repetition penalty applies to. `prompt`:
-    int64 [positions], the tokens to feed first.
+    `tape`: that of another kernel of the same model, to share it. `speculate`: passes verify what
+    the kernel drafts. `logits`: float32 [vocab], of the last token sampled; where drafts are
+    verified, of the last pass's first. `seen`: int8 [vocab], what a repetition penalty applies to.
+    `prompt`: int64 [positions], the tokens to feed first. `context`: int32 [positions + 1], with
+    `speculate` every token of the cache and the prompt. `costs`: float32 [MAX_WIDTH + 1], what
+    passes of each width took.
     """
 
     def __init__(
@@ -53,23 +56,26 @@ class TapeKernel:
         choices: Choices | None = None,
         measure: bool = False,
         tape: torch.Tensor | None = None,
+        speculate: bool = False,
     ) -> None:
         device, c = model.device, model.config
         properties: Any = torch.cuda.get_device_properties(device)
         self.model, self.width, self.choices = model, width, choices or Choices()
-        self.measure = measure
+        self.measure, self.speculate = measure, speculate
         self.blocks = properties.multi_processor_count
         self.plan = Plan.of(c, self.blocks)
         self.memory = Memory.of(self.plan, width, properties.shared_memory_per_block_optin)
         arch = build.architecture((properties.major, properties.minor))
-        code = build.compiled(build.macros(c, width, measure), arch, properties.name)
+        macros = build.macros(c, width, measure, speculate)
+        code = build.compiled(macros, arch, properties.name)
         torch.cuda.current_stream(device)  # the context that the module is loaded into
         self._function = _load(code, self.memory.size)
         self._tensors = self._allocate()
         self.tape = pack(model, self.plan) if tape is None else tape
-        self.logits = self._tensors["logits"]
+        self.logits = self._tensors["logits"][: c.vocab]
         self.seen = self._tensors["seen"]
         self.prompt = self._tensors["prompt"]
+        self.context, self.costs = self._tensors["context"], self._tensors["costs"]
         self.trace = self._tensors["trace"]
         self.trace_pass = -1
 
@@ -124,7 +130,7 @@ class TapeKernel:
             return torch.zeros(count, dtype=torch.int64, device=device)
 
         cos, sin = rope_table(c, c.max_positions, torch.float32, device)
-        half = c.head_dim // 2
+        half, rows = c.head_dim // 2, width if self.speculate else 1
         stages = _STAGE_MARKS * c.layers + 1
         plan_rows = [share.row_of() for share in plan.shares]
         return {
@@ -139,7 +145,9 @@ class TapeKernel:
             "next": words(width * c.hidden // 2),
             "candidates": words(2 * self.blocks * CANDIDATE_WORDS),
             "digits": words(2 * self.blocks * DIGIT_WORDS),
-            "logits": torch.zeros(c.vocab, dtype=torch.float32, device=device),
+            "logits": torch.zeros(rows * c.vocab, dtype=torch.float32, device=device),
+            "context": torch.zeros(c.max_positions + 1, dtype=torch.int32, device=device),
+            "costs": torch.zeros(MAX_WIDTH + 1, dtype=torch.float32, device=device),
             "seen": torch.zeros(c.vocab, dtype=torch.int8, device=device),
             "prompt": words(c.max_positions),
             "state": torch.tensor([0, 1], dtype=torch.int32).to(device),
@@ -162,7 +170,10 @@ class TapeKernel:
             self.width, m.ring_slots, min(self.choices.in_flight, m.ring_slots - 1),
             plan.splits, self.choices.split_tiles, plan.sources, self.trace_pass,
         ]  # fmt: skip
-        return np.array(values + m.offsets(), dtype=np.int64)
+        values += m.offsets()
+        if self.speculate:
+            values += [t["context"].data_ptr(), t["costs"].data_ptr()]
+        return np.array(values, dtype=np.int64)
 
 
 _EXCHANGES = (

@@ -56,9 +56,14 @@ def architecture(capability: tuple[int, int]) -> str:
     return f"sm_{capability[0]}{capability[1]}a"
 
 
-def macros(config: ModelConfig, width: int = 1, measure: bool = False) -> dict[str, str]:
-    """The shape and the widest pass as the kernel's macros."""
-    c = config
+def macros(
+    config: ModelConfig, width: int = 1, measure: bool = False, speculate: bool = False
+) -> dict[str, str]:
+    """The shape and the widest pass as the kernel's macros.
+
+    Without `measure` and `speculate` nothing of either is in what is compiled.
+    """
+    c, modes = config, {"MEASURE": measure, "SPECULATE": speculate}
     found = {
         "LAYERS": str(c.layers),
         "HIDDEN": str(c.hidden),
@@ -73,7 +78,7 @@ def macros(config: ModelConfig, width: int = 1, measure: bool = False) -> dict[s
         "QKV_BIAS": str(int(c.qkv_bias)),
         "WIDTH": str(width),
     }
-    return found | ({"MEASURE": "1"} if measure else {})
+    return found | {name: "1" for name, wanted in modes.items() if wanted}
 
 
 def compiled(defines: Mapping[str, str], arch: str, gpu: str) -> bytes:

@@ -112,6 +112,10 @@ struct Shared {
 #endif
 };
 
+#ifdef SPECULATE
+static_assert(sizeof(Shared) <= 6144, "kernels/tape_plan.py reserves STATIC_BYTES");
+#endif
+
 __device__ constexpr int padded(int size) { return (size + 31) / 32 * 32; }
 constexpr int SUPER_GROUPS = ((HIDDEN + 15) / 16 + WARPS - 1) / WARPS;
 

@@ -23,19 +23,22 @@ from engine.sampling import SamplingParams
 from kernels import tape_build as build
 from kernels.tape import Choices, TapeKernel
 from kernels.tape_pack import pack
-from kernels.tape_plan import Memory, Plan
+from kernels.tape_plan import MAX_WIDTH, Memory, Plan
 
 _HERE = Path(__file__).resolve().parent
 _KERNELS = _HERE.parent.parent / "kernels"
 _SOURCES = (
     "tape_exchange.cuh", "tape_ring.cuh", "tape_matvec.cuh", "tape_attention.cuh",
-    "tape_sampling.cuh", "tape_step.cuh", "tape_head.cuh", "tape.cu",
+    "tape_sampling.cuh", "tape_pace.cuh", "tape_params.cuh", "tape_step.cuh", "tape_head.cuh",
+    "tape_reply.cuh", "tape_draft.cuh", "tape.cu",
 )  # fmt: skip
+_OF_DRAFTS = ("tape_pace.cuh", "tape_draft.cuh")
 _SHARED_BYTES = 232448
 # The function that begins so, and its body on a CPU.
 _BODIES = {
     "u64 device_ns()": "return std::chrono::duration_cast<std::chrono::nanoseconds>("
     "std::chrono::steady_clock::now().time_since_epoch()).count();",
+    "u64 pass_clock(": "return time_of_pass(step.pass, step.width);",
     "u32 shared_address(": "return (u32)(uintptr_t)p;",
     "void sync_consumers()": "this_block().consumers.wait(CONSUMERS);",
     "void put_pair(": "to[0] = word_of(first, epoch.full), to[1] = word_of(second, epoch.full);",
@@ -83,7 +86,7 @@ def reason() -> str | None:
 
 def translated() -> str:
     """The kernel's sources as one C++ file. A PTX statement nobody knows is a ValueError."""
-    source = "\n".join((_KERNELS / name).read_text(encoding="utf-8") for name in _SOURCES)
+    source = "\n".join(_source(name) for name in _SOURCES)
     source = re.sub(r'#pragma once|#include "tape[^"]*"', "", source)
     for beginning, body in _BODIES.items():
         source = _with_body(source, beginning, body)
@@ -95,6 +98,11 @@ def translated() -> str:
     source = source.replace("__shared__ Shared s;", "Shared& s = *(Shared*)this_block().shared;")
     source = source.replace('extern "C" __global__ void', "void")
     return f'#include "tape_host.h"\n{source}\n#include "tape_host_main.h"\n'
+
+
+def _source(name: str) -> str:
+    text = (_KERNELS / name).read_text(encoding="utf-8")
+    return f"#ifdef SPECULATE\n{text}\n#endif" if name in _OF_DRAFTS else text
 
 
 def _statement(ptx: str) -> str:
@@ -118,10 +126,21 @@ def _with_body(source: str, beginning: str, body: str) -> str:
 
 
 class EmulatedTape:
-    """A tiny model of random weights on `blocks` emulated blocks."""
+    """A tiny model of random weights on `blocks` emulated blocks.
+
+    `costs_ns`: what passes take by width, where the kernel chooses widths by their times.
+    `epochs`: how many an exchange's words can tell apart.
+    """
 
     def __init__(
-        self, config: ModelConfig, folder: Path, width: int = 1, blocks: int = 3, tiles: int = 4
+        self,
+        config: ModelConfig,
+        folder: Path,
+        width: int = 1,
+        blocks: int = 3,
+        tiles: int = 4,
+        speculate: bool = False,
+        epochs: int = 65535,
     ) -> None:
         SHAPES["emulated"] = config
         self.model = random_model("emulated", "cpu")
@@ -130,21 +149,29 @@ class EmulatedTape:
         kernel = object.__new__(TapeKernel)  # all of it but the GPU
         kernel.model, kernel.width, kernel.blocks = self.model, width, blocks
         kernel.choices, kernel.measure, kernel.trace_pass = Choices(split_tiles=tiles), False, -1
+        kernel.speculate = speculate
         kernel.plan = Plan.of(config, blocks)
         kernel.memory = Memory.of(kernel.plan, width, _SHARED_BYTES)
         kernel._tensors = kernel._allocate()
+        for name in ("logits", "seen", "prompt", "context", "costs"):
+            setattr(kernel, name, kernel.buffer(name))
         kernel.tape = pack(self.model, kernel.plan)
         self.kernel = kernel
-        self.logits = kernel.buffer("logits")
+        self.logits = kernel.buffer("logits")[: config.vocab]
+        self.costs_ns = [1000] * (MAX_WIDTH + 1)
         self.words = torch.zeros(mb.WORDS, dtype=torch.int64)
         self.slots = torch.zeros((config.max_positions + 1, 3), dtype=torch.int64)
-        self._library = ctypes.CDLL(str(_library(config, width, folder)))
+        self._library = ctypes.CDLL(str(_library(kernel, epochs, folder)))
 
     def run(
         self, cache: KVCache, prompt: list[int], params: SamplingParams, *,
         max_tokens: int | None = None, seed: int = 0, stop: bool = False, timeout_s: float = 60.0,
+        context: list[int] | None = None,
     ) -> tuple[list[int], int]:  # fmt: skip
-        """(tokens, why it ended: a number of engine.mailbox) at the schedule of `seed`."""
+        """(tokens, why it ended: a number of engine.mailbox) at the schedule of `seed`.
+
+        `context`: what is to be looked up in, if not what the cache and the prompt hold.
+        """
         w = self.words.zero_()
         given = {
             mb.DOORBELL: 1, mb.STOP: int(stop), mb.TIMEOUT_NS: int(timeout_s * 1e9),
@@ -153,6 +180,7 @@ class EmulatedTape:
             mb.KEYS: cache.k.data_ptr(), mb.VALUES: cache.v.data_ptr(), mb.SEED: params.seed,
             mb.MAX_TOKENS: params.max_tokens if max_tokens is None else max_tokens,
             mb.TOP_K: params.top_k, mb.STOP_COUNT: len(params.stop_ids),
+            mb.WIDTH: self.kernel.width,
         }  # fmt: skip
         for word, value in given.items():
             w[word] = value
@@ -162,21 +190,36 @@ class EmulatedTape:
         seen = self.kernel.buffer("seen").zero_()
         seen[torch.tensor(cache.token_ids, dtype=torch.int64)] = 1
         self.kernel.buffer("prompt")[: len(prompt)] = torch.tensor(prompt)
-        self.kernel.clear()
-        self.kernel.buffer("state")[0] = 0
-        run, reals = w.clone(), torch.tensor(numbers, dtype=torch.float64)
-        values = self.kernel._params(w, self.slots, run, reals)
-        self._library.run(ctypes.c_void_p(values.ctypes.data), self.blocks, seed)
+        known = context or [*cache.token_ids, *prompt]
+        self.kernel.buffer("context").fill_(-1)[: len(known)] = torch.tensor(known)
+        self.launch(w, self.slots, w.clone(), torch.tensor(numbers, dtype=torch.float64), seed)
         count = int(w[mb.PUBLISHED])
         return self.slots[:count, 0].tolist(), int(w[mb.FINISH]) & 255
 
+    def launch(
+        self,
+        words: torch.Tensor,
+        slots: torch.Tensor,
+        run: torch.Tensor,
+        numbers: torch.Tensor,
+        seed: int = 0,
+    ) -> None:
+        """What `TapeKernel.launch` does, until the kernel has ended."""
+        self.kernel.clear()
+        self.kernel.buffer("state")[0] = 0
+        values = self.kernel._params(words, slots, run, numbers)
+        (ctypes.c_uint64 * (MAX_WIDTH + 1)).in_dll(self._library, "pass_ns")[:] = self.costs_ns
+        self._library.run(ctypes.c_void_p(values.ctypes.data), self.blocks, seed)
 
-def _library(config: ModelConfig, width: int, folder: Path) -> Path:
+
+def _library(kernel: TapeKernel, epochs: int, folder: Path) -> Path:
     source = folder / "tape.cpp"
     source.write_text(translated(), encoding="utf-8")
-    library = folder / f"tape-{abs(hash((repr(config), width)))}.so"
+    macros = build.macros(kernel.model.config, kernel.width, speculate=kernel.speculate)
+    macros["EPOCHS"] = str(epochs)
+    library = folder / f"tape-{abs(hash(repr(macros)))}.so"
     if not library.exists():
-        defines = [f"-D{name}={value}" for name, value in build.macros(config, width).items()]
+        defines = [f"-D{name}={value}" for name, value in macros.items()]
         command = ["g++", "-O1", "-std=c++17", "-fpermissive", "-w", "-shared", "-fPIC"]
         command += [f"-I{_HERE}", *defines, str(source), "-o", str(library)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)

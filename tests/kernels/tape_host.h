@@ -4,7 +4,6 @@
 // PTX, and tape_host_main.h behind them. A warp's collective operations wait for all its lanes.
 // Shared memory lies below 4 GB, so that a 32-bit shared address is a pointer.
 #include <sys/mman.h>
-#include <ucontext.h>
 
 #include <chrono>
 #include <cmath>
@@ -53,7 +52,7 @@ inline void __threadfence() {}
 inline void __threadfence_block() {}
 inline long long clock64() { return 0; }
 
-struct Fiber { ucontext_t context; int thread, block; bool done; void* stack; };
+struct Fiber { void* at; int thread, block; bool done; void* stack; };
 struct Meeting {  // of `members` fibers
     int arrived = 0;
     unsigned round = 0;
@@ -72,6 +71,7 @@ extern std::vector<BlockState> blocks;
 extern std::deque<Copy> copies;  // under way
 extern int grid_size, block_size;
 void give_way();
+uint64_t time_of_pass(int pass, int width);
 
 struct ThreadIndex { struct { operator unsigned() const { return current->thread; } } x; };
 struct BlockIndex { struct { operator unsigned() const { return current->block; } } x; };
