@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,8 +18,8 @@ import torch
 from benchmarks import table
 from benchmarks.machine import machine
 from benchmarks.match import Match, Settings, first_line, say
-from benchmarks.results import Report
-from benchmarks.subject import check_subject, load_subject
+from benchmarks.results import Entry, Report
+from benchmarks.subject import Subject, check_subject, load_subject
 from engine.cpu_cores import physical_cores
 from engine.errors import UnpausedError
 from engine.registry import ENGINES, concrete_name, engine_entry
@@ -30,9 +30,13 @@ GATE_RED = 1
 
 def run(options: argparse.Namespace) -> int:
     """The command. 0 when every gate was green, 1 when one was red; faults are `UnpausedError`."""
-    device = _device(options.device)
+    if options.speculate:
+        from benchmarks import speculation
+
+        return speculation.run(options)
+    device = chosen_device(options.device)
     settings = _settings(options)
-    names = _engine_names(options.engines)
+    names = engine_names(options.engines)
     models = options.models or [options.model]
     for spec in models:
         check_subject(spec)
@@ -42,63 +46,80 @@ def run(options: argparse.Namespace) -> int:
         check_plot_path(options.plot)
     about = machine(device, settings.threads, options.commit)
     report = Report(options.json, about, asdict(settings))
+
+    def play(subject: Subject, entry: Entry) -> None:
+        match = Match(subject, settings, report, entry, options.rivals)
+        try:
+            match.play(names)
+        finally:
+            match.close()
+
+    measure(models, device, report, play, table.as_text)
+    return _close(report, options)
+
+
+def measure(
+    models: Sequence[str], device: torch.device, report: Report,
+    play: Callable[[Subject, Entry], None], shown: Callable[[Entry], str],
+) -> None:  # fmt: skip
+    """`play` each model in turn. Ctrl+C leaves a file of what was measured, marked as partial."""
     try:
         for spec in models:
-            _measure_model(spec, names, options.rivals, device, settings, report)
+            _measure_model(spec, device, report, play, shown)
     except KeyboardInterrupt:
         report.save()
         say(f"interrupted: what was measured is in {report.path}, marked as partial")
         raise
-    return _close(report, options)
 
 
 def _close(report: Report, options: argparse.Namespace) -> int:
-    entries = report.content["models"]
-    if all("error" in entry for entry in entries):
-        report.save()
-        raise UnpausedError(entries[0]["error"])
-    report.finish()
+    finish(report)
     if options.plot:
         from benchmarks.plots import save_all
 
         save_all(report.path, options.plot)
     print(json.dumps(table.summary(report.content, str(report.path))))
-    return 0 if all(table.all_green(entry) for entry in entries) else GATE_RED
+    return 0 if all(map(table.all_green, report.content["models"])) else GATE_RED
+
+
+def finish(report: Report) -> None:
+    """Everything was measured. Raises `UnpausedError` where no model could be."""
+    entries = report.content["models"]
+    if all("error" in entry for entry in entries):
+        report.save()
+        raise UnpausedError(entries[0]["error"])
+    report.finish()
 
 
 def _measure_model(
-    spec: str, names: Sequence[str], rivals: Sequence[str] | None, device: torch.device,
-    settings: Settings, report: Report,
+    spec: str, device: torch.device, report: Report,
+    play: Callable[[Subject, Entry], None], shown: Callable[[Entry], str],
 ) -> None:  # fmt: skip
     """One model, start to end; a fault of the model is written into its entry."""
     entry: dict[str, Any] = {"model": spec}
     report.begin(entry)
     try:
         say(f"{spec}: loading")
-        subject = load_subject(spec, device)
-        match = Match(subject, settings, report, entry, rivals)
-        try:
-            match.play(names)
-        finally:
-            match.close()
+        play(load_subject(spec, device), entry)
     except (UnpausedError, MemoryError, torch.OutOfMemoryError) as error:
         entry["error"] = first_line(error)
         say(f"{spec}: {entry['error']}")
     entry["complete"] = "error" not in entry
     report.save()
-    print(table.as_text({**entry, "machine": report.content["machine"]}), flush=True)
+    print(shown({**entry, "machine": report.content["machine"]}), flush=True)
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def _device(name: str) -> torch.device:
+def chosen_device(name: str) -> torch.device:
+    """The device that `--device` names; raises `UnpausedError` where it is not here."""
     if name == "cuda" and not torch.cuda.is_available():
         raise UnpausedError("there is no NVIDIA GPU that this torch can use: try --device cpu")
     return best_device() if name == "auto" else torch.device(name)
 
 
-def _engine_names(named: Sequence[str] | None) -> list[str]:
+def engine_names(named: Sequence[str] | None) -> list[str]:
     """Engines to measure: those named, which must be here, or all that are."""
     if named:
         names = [concrete_name(name) for name in named]
@@ -114,7 +135,8 @@ def _engine_names(named: Sequence[str] | None) -> list[str]:
     return [name for name, reason in reasons.items() if not reason]
 
 
-def _settings(options: argparse.Namespace) -> Settings:
+def check_sizes(options: argparse.Namespace) -> None:
+    """Raise `UnpausedError` for sizes that cannot be measured."""
     checks = [
         (options.tokens >= 2, "--tokens must be 2 or more: latencies lie between tokens"),
         (options.rounds >= 1, "--rounds must be 1 or more"),
@@ -124,6 +146,10 @@ def _settings(options: argparse.Namespace) -> Settings:
     for good, rule in checks:
         if not good:
             raise UnpausedError(rule)
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    check_sizes(options)
     return Settings(
         prompt_tokens=options.contexts[0],
         tokens=options.tokens,

@@ -128,6 +128,23 @@ class Gate:
                 f"where its margin exceeds {self.margin:.3g}"
             )
 
+    @torch.inference_mode()
+    def judge_fork(self, prompt: Sequence[int], tokens: list[int], verdict: Verdict) -> None:
+        """Judge the last of `tokens`, a greedy reply to `prompt`, which is not what was said
+        before: it is right only where the reference sees a tie within the margin.
+        """
+        assert self._reference is not None
+        cache = self._reference.model.new_cache(len(prompt) + len(tokens))
+        expected = self._reference.step(cache, [*prompt, *tokens[:-1]])
+        behind = float(expected.max() - expected[tokens[-1]])
+        verdict.other_token += 1
+        if not behind <= self.margin:
+            verdict.wrong_beyond_margin += 1
+            verdict.reason = (
+                f"token {len(tokens)} of a reply is not the one without drafts, and the float32 "
+                f"reference has it {behind:.3g} behind, beyond the margin of {self.margin:.3g}"
+            )
+
     def release(self) -> None:
         """Drop the reference: timing needs the memory, and nobody is judged any more."""
         self._reference = self._reference_cache = self._expected = None

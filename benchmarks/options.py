@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.results import LOCAL
 
-PARTS = ("anatomy", "growth", "energy")
+PARTS = ("anatomy", "growth", "energy", "width")
 RIVALS = ("transformers", "llama.cpp")
 
 
@@ -16,15 +16,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--engines", nargs="+", metavar="E", help="(default: all that this machine can run)")
     add("--models", nargs="+", metavar="M", help="as --model, or shape:NAME for random weights "
-        "of a published shape, for speed only (default: smollm2-135m-instruct)")  # fmt: skip
+        "of a published shape, for speed only, or bf16:NAME for a model widened to bfloat16 "
+        "(default: smollm2-135m-instruct)")  # fmt: skip
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
     add("--context", nargs="+", type=int, dest="contexts", metavar="N",
         default=[512, 128, 2048, 8192],
         help="prompt of the comparison, then contexts for growth (512 128 2048 8192)")  # fmt: skip
+    add("--speculate", metavar="LIST", help="measure instead what drafts are worth: "
+        "off,ngram[,draft:MODEL], over copy-heavy and chat prompts")  # fmt: skip
     add("--tokens", type=int, default=128, help="tokens of a timed reply (default: 128)")
     add("--rounds", type=int, default=5, help="replies per engine, in turn (default: 5)")
     add("--gate", type=int, default=64, help="positions the gate compares (default: 64)")
-    add("--skip", nargs="+", choices=PARTS, default=[], help="leave parts out")
+    add(
+        "--skip",
+        nargs="+",
+        choices=PARTS,
+        default=[],
+        help="leave parts out; width is of --speculate",
+    )
     add("--rivals", nargs="*", choices=RIVALS, metavar="R",
         help=f"also {', '.join(RIVALS)}, where installed (without names: all of them)")  # fmt: skip
     add("--json", type=Path, default=LOCAL, metavar="OUT", help=f"results (default: {LOCAL})")

@@ -1,4 +1,4 @@
-"""The measured part of the README, written from benchmarks/results and from nothing else.
+"""The measured parts of the README, written from benchmarks/results and from nothing else.
 
 `python -m benchmarks.readme` writes it and draws the figures beside the results; `--check` only
 says whether it is up to date. No figure between the markers is typed by hand.
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
+from benchmarks import speculation_table
 from benchmarks.hardware import Hardware, load_hardware
 from benchmarks.plots import save, size_figure, slug, whole_figure
 from benchmarks.results import RESULTS, Entry, load_results
@@ -18,7 +19,7 @@ from benchmarks.table import as_markdown, heading
 from engine.errors import UnpausedError
 
 README = Path(__file__).resolve().parent.parent / "README.md"
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+MEASURED, SPECULATION = "measured", "speculation"  # the parts, by what their markers say
 
 
 def shown(folder: Path = RESULTS) -> list[Entry]:
@@ -85,13 +86,19 @@ def draw(entries: Sequence[Entry], folder: Path = RESULTS) -> None:
             save(size_figure(several), folder / size_name(device))
 
 
-def replaced(readme: str, text: str) -> str:
-    """`readme` with `text` between the markers."""
-    before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise UnpausedError(f"README.md lacks the markers {BEGIN} and {END}: put them back")
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+def replaced(readme: str, text: str, part: str = MEASURED) -> str:
+    """`readme` with `text` between the markers of `part`."""
+    begin, end = f"<!-- {part}: begin -->", f"<!-- {part}: end -->"
+    before, begun, rest = readme.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not begun or not ended:
+        raise UnpausedError(f"README.md lacks the markers {begin} and {end}: put them back")
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
+
+
+def speculation_text(folder: Path = RESULTS) -> str:
+    """Markdown: what speculative decoding was measured to be worth."""
+    return speculation_table.as_markdown(load_results(folder, SPECULATION))
 
 
 def main() -> None:
@@ -102,6 +109,7 @@ def main() -> None:
     entries = shown()
     old = README.read_text("utf-8")
     new = replaced(old, measured_text(entries))
+    new = replaced(new, speculation_text(), SPECULATION)
     if options.check:
         raise SystemExit("README.md is out of date" if new != old else 0)
     draw(entries)

@@ -23,11 +23,13 @@ Entry = dict[str, Any]
 class Report:
     """A results file under way. Saved after every step, so that an interruption loses little."""
 
-    def __init__(self, path: Path, machine: dict[str, Any], settings: dict[str, Any]) -> None:
+    def __init__(
+        self, path: Path, machine: dict[str, Any], settings: dict[str, Any], kind: str = KIND
+    ) -> None:
         """Raises `UnpausedError` when `path` cannot be written, before anything is measured."""
         self.path = path
         self.content: dict[str, Any] = {
-            "benchmark": KIND,
+            "benchmark": kind,
             "partial": True,
             "machine": machine,
             "settings": settings,
@@ -69,27 +71,28 @@ def write_json(path: Path, content: Any) -> None:
         raise UnpausedError(f"{path} cannot be written ({error.strerror or error})") from error
 
 
-def load_results(folder: Path = RESULTS) -> list[Entry]:
-    """Entries of every `bench*.json` in `folder`, newest first, largest model first in a run.
+def load_results(folder: Path = RESULTS, kind: str = KIND) -> list[Entry]:
+    """Entries of every `<kind>*.json` in `folder`, newest first, largest model first in a run.
 
     An entry is what the bench measured of one model, with "machine", "settings", "partial" and
     "source" (the file's name) added. Raises `UnpausedError` naming a file that is no result.
     """
-    entries = [entry for path in sorted(folder.glob("bench*.json")) for entry in load_file(path)]
+    paths = sorted(folder.glob(f"{kind}*.json"))
+    entries = [entry for path in paths for entry in load_file(path, kind)]
     return sorted(entries, key=lambda entry: entry["machine"]["date"], reverse=True)
 
 
-def load_file(path: Path) -> list[Entry]:
+def load_file(path: Path, kind: str = KIND) -> list[Entry]:
     """The entries of one file; see `load_results`."""
     try:
         content = json.loads(path.read_text("utf-8"))
-        return list(_entries(content, path.name))
+        return list(_entries(content, path.name, kind))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnpausedError(f"{path} is not a result of the benchmark ({error!r})") from error
 
 
-def _entries(content: dict[str, Any], source: str) -> Iterator[Entry]:
-    if content["benchmark"] != KIND:
+def _entries(content: dict[str, Any], source: str, kind: str) -> Iterator[Entry]:
+    if content["benchmark"] != kind:
         raise ValueError(f"it was written by {content['benchmark']}")
     for model in content["models"]:
         yield {

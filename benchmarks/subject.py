@@ -13,6 +13,7 @@ from engine.setup import DTYPE, locate_model
 from engine.weights import check_memory, load_model
 
 SHAPE_PREFIX = "shape:"
+WIDE_PREFIX = "bf16:"
 _TAIL = 5  # tokens that close the question and open the answer
 _PASSAGE = (
     "Explain how a lighthouse works, why it was useful to sailors, how its light was made before "
@@ -35,12 +36,13 @@ class Subject:
             generator = torch.Generator().manual_seed(1)
             vocab = self.model.config.vocab
             return torch.randint(0, vocab, (tokens,), generator=generator).tolist()
-        ids = self._chat(_PASSAGE)
+        ids = self.question(_PASSAGE)
         if len(ids) < tokens:
-            ids = self._chat(_PASSAGE * (1 + tokens * 2 // len(ids)))
+            ids = self.question(_PASSAGE * (1 + tokens * 2 // len(ids)))
         return [*ids[: tokens - _TAIL], *ids[-_TAIL:]]
 
-    def _chat(self, text: str) -> list[int]:
+    def question(self, text: str) -> list[int]:
+        """`text` as a chat prompt; of a real model only."""
         tokenizer = self.model.tokenizer
         return tokenizer.encode(tokenizer.render([{"role": "user", "content": text}]))
 
@@ -50,17 +52,23 @@ def check_subject(spec: str) -> None:
     if spec.startswith(SHAPE_PREFIX):
         _shape_name(spec)
     else:
-        locate_model(spec)
+        locate_model(spec.removeprefix(WIDE_PREFIX))
 
 
 def load_subject(spec: str, device: torch.device) -> Subject:
-    """Load what `spec` names: `shape:NAME` for random weights, else as `--model` does."""
+    """Load what `spec` names: `shape:NAME` for random weights, else as `--model` does.
+
+    `bf16:NAME` is that model with its blocks widened to bfloat16, which no engine reads as blocks.
+    """
     if spec.startswith(SHAPE_PREFIX):
         name = _shape_name(spec)
         check_memory(SHAPES[name], device, DTYPE, spec)
         return Subject(random_model(name, device, DTYPE), real=False)
-    name, path = locate_model(spec)
-    return Subject(load_model(path, device, DTYPE, name), real=True)
+    name, path = locate_model(spec.removeprefix(WIDE_PREFIX))
+    model = load_model(path, device, DTYPE, name)
+    if spec.startswith(WIDE_PREFIX):
+        model = Model(f"{name} widened to bfloat16", model.config, model.weights, model.tokenizer)
+    return Subject(model, real=True)
 
 
 def _shape_name(spec: str) -> str:

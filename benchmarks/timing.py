@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from engine.base import DecodeEngine
+from engine.base import DecodeEngine, DraftCounts
 from engine.kv_cache import KVCache
 from engine.sampling import SamplingParams
 
@@ -29,6 +29,12 @@ class Reply:
     tokens: list[int]
     itl_ms: np.ndarray
     launches_per_token: float | None
+    drafts: DraftCounts | None = None
+
+    @property
+    def tokens_per_s(self) -> float:
+        """As engine/metrics.py defines it."""
+        return 1e3 / float(self.itl_ms.mean())
 
 
 class Side(Protocol):
@@ -46,10 +52,15 @@ class Side(Protocol):
 
 
 class EngineSide:
-    """An engine of the registry. Replies start from `cache`, which all sides share."""
+    """An engine of the registry. Replies start from `cache`, which all sides share.
 
-    def __init__(self, engine: DecodeEngine, cache: KVCache, prompt: Sequence[int]) -> None:
-        self.name, self.engine = engine.name, engine
+    `name` tells sides of one engine apart.
+    """
+
+    def __init__(
+        self, engine: DecodeEngine, cache: KVCache, prompt: Sequence[int], name: str = ""
+    ) -> None:
+        self.name, self.engine = name or engine.name, engine
         self._cache, self._prompt = cache, list(prompt)
         self._scratch = engine.model.new_cache(len(prompt) + 1)
 
@@ -69,7 +80,8 @@ def timed(engine: DecodeEngine, cache: KVCache, token_id: int, params: SamplingP
     run = engine.decode(cache, [token_id], params)
     tokens = list(run)
     times = np.array([token.time_ns for token in tokens], dtype=np.int64)
-    return Reply([t.id for t in tokens], np.diff(times) / 1e6, run.launches / len(tokens))
+    ids, launches = [token.id for token in tokens], run.launches / len(tokens)
+    return Reply(ids, np.diff(times) / 1e6, launches, run.drafts)
 
 
 class SideFailed(Exception):
@@ -89,14 +101,16 @@ def blaming(side: Side) -> Iterator[None]:
         raise SideFailed(side.name, error) from error
 
 
-def in_turn(sides: Sequence[Side], params: SamplingParams, rounds: int) -> dict[str, list[Reply]]:
+def in_turn(
+    sides: Sequence[Side], params: SamplingParams, rounds: int, warm: bool = False
+) -> dict[str, list[Reply]]:
     """Every side's replies, one each a round, after a whole round that is not counted.
 
     A whole one, since what compiling and profiling leave behind slowed one engine's first hundred
-    tokens to a third of its speed on a GPU.
+    tokens to a third of its speed on a GPU. `warm`: there was one already.
     """
     replies: dict[str, list[Reply]] = {side.name: [] for side in sides}
-    for number in range(rounds + 1):
+    for number in range(int(warm), rounds + 1):
         for side in sides:
             time.sleep(_COOL_DOWN_S)
             with blaming(side):
@@ -134,7 +148,7 @@ def figures(
     pooled = np.concatenate([reply.itl_ms for reply in replies])
     p50, p50s = medians([float(np.median(reply.itl_ms)) for reply in replies])
     ttft, ttfts = medians(ttfts_ms, 2)
-    rate, _ = medians([1e3 / float(reply.itl_ms.mean()) for reply in replies], 2)
+    rate, _ = medians([reply.tokens_per_s for reply in replies], 2)
     p99 = round(float(np.percentile(pooled, 99)), 4)
     found: dict[str, Any] = {
         "rounds": len(replies),

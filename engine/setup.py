@@ -60,10 +60,11 @@ class Drafting:
 
 
 def locate_drafting(
-    choice: str, model: tuple[str, Path], fetching: FetchProgress | None = None
+    choice: str, model: tuple[str, Path | None], fetching: FetchProgress | None = None
 ) -> Drafting | None:
     """What `choice` (off, ngram, draft:MODEL) needs beside `model`, which was located last.
 
+    `model` is its name and its files, None where it is made of none.
     Raises `UnpausedError` for a draft model that cannot be had, does not speak the model's tokens
     or is the model itself.
     """
@@ -71,12 +72,12 @@ def locate_drafting(
     if method != "draft":
         return Drafting(method) if method else None
     name, path, inspected = _inspect(spec, fetching)
-    if path.exists() and path.samefile(model[1]):
+    if model[1] is not None and path.samefile(model[1]):
         raise UnpausedError(
             f"{name} cannot draft for itself: its drafts would cost what they save; "
             "name a smaller model of the same vocabulary"
         )
-    if _inspected[0] == model[1] and _inspected[1] is not None:
+    if _inspected[1] is not None and _inspected[0] == model[1]:
         check_vocabulary(name, inspected[1].vocab, model[0], _inspected[1][1].vocab)
     return Drafting(method, name, path, inspected)
 
