@@ -66,6 +66,10 @@ class VoicePipeline:
         self._transcriber.warm()
         self._synthesizer.warm()
 
+    def tidy(self) -> None:
+        """Return memory to the system that no turn needs just now."""
+        self._synthesizer.tidy()
+
     def text_turn(
         self,
         text: str,

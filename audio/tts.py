@@ -67,6 +67,14 @@ class Synthesizer:
         """Run once: the first run of a network takes longer than the next."""
         self.synthesize("Ready.")
 
+    def tidy(self) -> None:
+        """Return to the system what long clauses needed: the network keeps it for the next one."""
+        options = onnxruntime.RunOptions()
+        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        session = _Session(self._voice.session, options)
+        for _ in dataclasses.replace(self._voice, session=session).synthesize("Ready."):
+            pass
+
     def synthesize(self, text: str, cancel: Cancel | None = None) -> np.ndarray:
         """Speak `text`: int16 [n] at `rate_hz`, nothing for a text without a word. Figures and
         abbreviations are read as English where the voice is.
@@ -147,6 +155,7 @@ def _load(path: Path, threads: int) -> PiperVoice:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    options.enable_mem_pattern = False  # one would be kept for each length of a clause
     try:
         # PiperVoice.load has no way to pass session options, and takes every core.
         config = PiperConfig.from_dict(json.loads(config_path.read_text(encoding="utf-8")))

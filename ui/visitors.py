@@ -40,9 +40,16 @@ class Visitors:
                 settled = True
             self.sweep()
             if settled and self._left and self.runtime.gate.length == 0:
-                # What a session is made of refers to each other, and holds sound and a detector.
                 self._left = False
-                tidy()
+                self.tidy()
+
+    def tidy(self) -> None:
+        """Give back what those who left have needed. What a session is made of refers to each
+        other, and holds sound and a detector.
+        """
+        if self.runtime.pipeline.ready:
+            self.runtime.pipeline().tidy()
+        tidy()
 
     def sweep(self, idle_s: float = IDLE_S) -> int:
         """Close the sessions that have been idle for longer; returns how many."""

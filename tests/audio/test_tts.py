@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from audio.frames import STT_RATE_HZ, Resampler, from_pcm16
@@ -123,3 +124,15 @@ def test_not_a_voice(tmp_path: Path, voice_path: Path) -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(UnpausedError, match="1 thread"):
         Synthesizer(voice_path, threads=0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_what_a_long_clause_needed_goes_back_to_the_system(synthesizer: Synthesizer) -> None:
+    def resident_mb() -> float:
+        return psutil.Process().memory_info().rss / 1e6
+
+    synthesizer.synthesize("and on we went past fields and rivers " * 6 + ".")
+    needed = resident_mb()
+    synthesizer.tidy()
+    assert resident_mb() < needed - 20
+    assert len(synthesizer.synthesize("It still speaks."))

@@ -199,6 +199,9 @@ class FakePipeline:
     turns: list[FakeTurn] = field(default_factory=list)
     heard: list[np.ndarray] = field(default_factory=list)
 
+    def tidy(self) -> None:
+        """It needs no memory."""
+
     def __post_init__(self) -> None:
         self.pace.set()
 
