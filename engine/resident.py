@@ -112,7 +112,7 @@ class ResidentRun:
         self.start_ns = resident.clock_ns()
         self.prefill_end_ns: int | None = None
         self.launches = 0  # doorbells
-        self.drafts: DraftCounts | None = None
+        self.drafts = DraftCounts() if resident.words[mb.WIDTH] > 1 else None
         self._resident, self._ownership = resident, ownership
         self._cache, self._params = cache, params
         self._prompt = list(token_ids)
@@ -200,10 +200,19 @@ class ResidentRun:
         else:
             self._cache.token_ids.append(self._last.id)
         self._last = token
+        self._count_drafts()
         ended = self._resident.mailbox.ended(self._taken)
         if ended != mb.RUNNING and not self._ready:
             self._settle(mb.FINISH_REASONS.get(ended))
         return token
+
+    def _count_drafts(self) -> None:
+        """Up to the tokens published so far."""
+        words = self._resident.words
+        if self.drafts is not None:
+            self.drafts.passes = int(words[mb.PASSES])
+            self.drafts.drafted = int(words[mb.DRAFTED])
+            self.drafts.accepted = int(words[mb.ACCEPTED])
 
     def _settle(self, reason: FinishReason | None) -> None:
         """The run is over: let the engine come to rest and hand it back."""

@@ -236,15 +236,19 @@ def test_two_replies_on_one_cache_through_the_engines_host_side(
 ) -> None:
     """What drafts that were wrong have left behind is never read; the counts reach the run."""
     drafting.costs_ns = FLAT
-    replies = []
+    params = SamplingParams(max_tokens=9, temperature=0.8, seed=5)
+    text, _ = plain.run(*history_of(plain), params)
+    replies, counts = [], []
     for tape in (plain, drafting):
         cache, prompt = history_of(tape)
+        cache.token_ids[:] = planted([*text[:6], 299, *text[7:]])[:-1]
         resident, ownership = EmulatedResident(tape), Ownership("persistent-tape")
-        drafts = []
         for tokens in (prompt, [7, 9]):
-            params = SamplingParams(max_tokens=9, temperature=0.3, seed=4)
             run = ResidentRun(resident, ownership, cache, tokens, params)
             replies.append([token.id for token in run])
-            drafts.append(run.drafts)
+            counts.append(run.drafts)
         assert cache.length == HISTORY + 8 + 2 + 8
-    assert replies[:2] == replies[2:]
+    assert replies[:2] == replies[2:] and replies[0] == text and counts[:2] == [None, None]
+    for found in counts[2:]:
+        assert found is not None and found.passes + found.accepted == 8
+    assert counts[2] is not None and counts[2].drafted > counts[2].accepted > 2
