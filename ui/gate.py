@@ -84,22 +84,29 @@ class Gate:
 
     def _wait(self, ticket: Ticket, seen: int | None, timeout_s: float) -> int | None:
         deadline = self._clock() + timeout_s
-        with self._changed:
-            while (position := self._position(ticket)) == seen:
-                late = self._overdue_in() if position else None
-                if late is not None and late <= 0:
-                    self._queue[0].ask_to_give_way()
-                    late = _LOOK_S
-                left = deadline - self._clock()
-                if left <= 0:
-                    break
-                self._changed.wait(left if late is None else min(left, late))
-            return position
+        while True:
+            with self._changed:
+                position = self._position(ticket)
+                if position != seen:
+                    return position
+                overdue, patience_s = self._look(position)
+                if overdue is None:
+                    left = deadline - self._clock()
+                    if left <= 0:
+                        return position
+                    self._changed.wait(min(left, patience_s))
+            if overdue is not None:  # without the lock: whoever gives way has locks of its own
+                overdue.give_way()
 
-    def _overdue_in(self) -> float | None:
-        """Seconds until the holder's time is up."""
-        held_at = self._queue[0].held_at
-        return None if held_at is None else held_at + self._turn_limit_s - self._clock()
+    def _look(self, position: int | None) -> tuple[Ticket | None, float]:
+        """The holder, if it is to be asked to give way now; and when to look again, in seconds."""
+        if not position or (held_at := self._queue[0].held_at) is None:
+            return None, _LOOK_S
+        holder, left = self._queue[0], held_at + self._turn_limit_s - self._clock()
+        if left > 0 or holder.asked:
+            return None, left if left > 0 else _LOOK_S
+        holder.asked = True
+        return holder, _LOOK_S
 
     def _leave(self, ticket: Ticket, holder_too: bool) -> None:
         with self._changed:
@@ -153,7 +160,7 @@ class Ticket:
         """Asked briefly, from any thread, of the holder."""
         self.said = 0  # characters that are speech
         self.voiced_at: float | None = None  # the last of them
-        self._asked = False
+        self.asked = False  # to give way
         self._gate = gate
 
     @property
@@ -177,11 +184,6 @@ class Ticket:
     def voiced(self, characters: int) -> None:
         """So many more characters of the holder's reply are speech."""
         self._gate._voiced(self, characters)
-
-    def ask_to_give_way(self) -> None:
-        if not self._asked:
-            self._asked = True
-            self.give_way()
 
     def cancel(self) -> None:
         """Stop waiting; a ticket that holds the gate keeps it."""

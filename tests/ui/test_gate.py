@@ -182,6 +182,24 @@ def test_a_holder_gives_way_only_to_others_and_only_when_its_time_is_up() -> Non
     assert asked == ["a", "b"]
 
 
+def test_who_gives_way_may_wait_for_others_that_look_at_the_gate() -> None:
+    """As a session does, whose locks an interruption may hold that is about to leave the queue."""
+    clock = Clock()
+    gate = Gate(turn_limit_s=60, clock=clock)
+    holder, second = gate.enter("a"), gate.enter("b")
+    looked: list[float | None] = []
+
+    def give_way() -> None:
+        other = threading.Thread(target=lambda: looked.append(second.expected_s()))
+        other.start()
+        other.join(20)
+
+    holder.give_way = give_way
+    clock.now = 61.0
+    assert second.wait(1, timeout_s=0) == 1
+    assert looked == [None]  # no turn has ended yet
+
+
 def test_one_visitor_cannot_fill_the_queue() -> None:
     gate = Gate(max_of_one=2)
     first, _ = gate.enter("a"), gate.enter("a")
