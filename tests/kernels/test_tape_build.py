@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,7 @@ import pytest
 from benchmarks.shapes import SHAPES
 from engine.errors import UnpausedError
 from kernels import tape_build as build
+from kernels.tape_plan import STATIC_BYTES
 
 needs_nvrtc = pytest.mark.skipif(
     build.nvrtc_reason() is not None, reason=f"no NVRTC: {build.nvrtc_reason()}"
@@ -28,6 +33,53 @@ def test_the_measuring_mode_compiles_and_is_compiled_out() -> None:
     plain = build.compile_cubin(build.macros(config), "sm_90a")
     measured = build.compile_cubin(build.macros(config, measure=True), "sm_90a")
     assert len(measured) > len(plain)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+def test_verifying_eight_tokens_takes_no_more_than_a_block_has(arch: str) -> None:
+    """By the assembler's own report: registers, what is spilled, static shared memory."""
+    report = report_of(build.macros(SHAPES["llama-3.2-1b"], 8, speculate=True), arch)
+    found = re.search(r"(\d+) bytes spill stores.*?Used (\d+) registers.*?(\d+) bytes smem", report)
+    assert found, report
+    spilled, registers, shared = map(int, found.groups())
+    assert spilled == 0 and registers <= 65536 // 384 and shared <= STATIC_BYTES
+
+
+@needs_nvrtc
+def test_verifying_compiles_for_the_latest_generation() -> None:
+    """It has half the shared memory, and so narrower passes."""
+    macros = build.macros(SHAPES["smollm2-135m"], 4, speculate=True)
+    assert build.compile_cubin(macros, "sm_120a").startswith(b"\x7fELF")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+def test_without_drafts_nothing_of_them_is_in_the_source() -> None:
+    """The text that the compiler sees; with them it sees them."""
+    names = {"Pace", "Drafts", "DraftCounts", "meeting", "begun_pass", "tags", "context", "costs"}
+    for speculate in (False, True):
+        macros = build.macros(SHAPES["llama-3.2-1b"], 8, speculate=speculate)
+        command = ["g++", "-x", "c++", "-E", "-P", *(f"-D{k}={v}" for k, v in macros.items())]
+        kernels = Path(build.__file__).parent
+        done = subprocess.run(
+            [*command, f"-I{kernels}", str(kernels / "tape.cu")], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        seen = names & set(re.findall(r"\w+", done.stdout))
+        assert seen == (names if speculate else set())
+
+
+def report_of(macros: dict[str, str], arch: str) -> str:
+    """What the assembler says of the kernel, in one line."""
+    from cuda.core import Program, ProgramOptions
+
+    kernels, log = Path(build.__file__).parent, io.StringIO()
+    options = ProgramOptions(
+        arch=arch, std="c++17", include_path=str(kernels), define_macro=list(macros.items()),
+        ptxas_options=["-v"],
+    )  # fmt: skip
+    Program((kernels / "tape.cu").read_text(), "c++", options).compile("cubin", logs=log)
+    return " ".join(log.getvalue().split())
 
 
 @needs_nvrtc
