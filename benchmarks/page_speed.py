@@ -138,7 +138,7 @@ def ask(page: Any, question: str) -> float:
     page.wait_for_function("document.querySelectorAll('#conversation .figures').length === 0")
     page.fill("#prompt textarea", question)
     page.press("#prompt textarea", "Enter")
-    page.wait_for_selector("#conversation .figures", timeout=PATIENCE_MS)
+    page.wait_for_selector("#conversation .figures")
     turn = page.evaluate("fetch(`export/${unpaused.session}/turn.json`).then((r) => r.json())")
     return float(turn["decode"]["metrics"]["tokens_per_s"])
 
@@ -215,7 +215,9 @@ def browsing() -> Iterator[Any]:
             raise SystemExit("no browser: install chromium or set UNPAUSED_CHROMIUM to its path")
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         try:
-            yield browser.new_page(viewport={"width": 1440, "height": 900})
+            page = browser.new_page(viewport={"width": 1440, "height": 900})
+            page.set_default_timeout(PATIENCE_MS)
+            yield page
         finally:
             browser.close()
 

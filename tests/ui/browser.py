@@ -25,6 +25,9 @@ ARGUMENTS = [
 ]
 
 
+PATIENCE_MS = 60_000  # for a state that will come, however busy the machine is
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -56,6 +59,7 @@ def visit(
     `script` runs before the page's own; console errors that match `tolerated` are expected.
     """
     context = browser.new_context(**options)
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     faults: list[str] = []
     sent: list[str] = []
@@ -83,11 +87,19 @@ def status(page: Page) -> str:
     return page.locator("[data-part=status]").inner_text()
 
 
-def wait_for_status(page: Page, words: str, timeout_ms: float = 15000) -> None:
+def wait_for_status(page: Page, words: str) -> None:
+    """Until the status matches `words`, a regular expression."""
     page.wait_for_function(
-        "words => document.querySelector('[data-part=status]').textContent.includes(words)",
+        "words => document.querySelector('[data-part=status]').textContent.match(words)",
         arg=words,
-        timeout=timeout_ms,
+    )
+
+
+def wait_for_text(page: Page, selector: str, text: str) -> None:
+    """Until the first element of `selector` shows exactly `text`."""
+    page.wait_for_function(
+        "([selector, text]) => document.querySelector(selector)?.innerText === text",
+        arg=[selector, text],
     )
 
 
@@ -104,7 +116,7 @@ def replies(page: Page) -> list[str]:
     return page.locator(ANSWERS).all_inner_texts()
 
 
-def wait_for_reply(page: Page, text: str, timeout_ms: float = 15000) -> None:
+def wait_for_reply(page: Page, text: str) -> None:
     """Until the last reply contains `text`."""
     page.wait_for_function(
         """([text, answers]) => {
@@ -112,7 +124,15 @@ def wait_for_reply(page: Page, text: str, timeout_ms: float = 15000) -> None:
           return rows.length > 0 && rows[rows.length - 1].innerText.includes(text);
         }""",
         arg=[text, ANSWERS],
-        timeout=timeout_ms,
+    )
+
+
+def wait_for_end(page: Page, turns: int = 1) -> None:
+    """Until so many turns have ended: then their answers have figures."""
+    page.wait_for_function(
+        """turns => document.querySelectorAll('#conversation .figures').length === turns
+          && !unpaused.state.server""",
+        arg=turns,
     )
 
 

@@ -6,12 +6,13 @@ import json
 import urllib.error
 import urllib.request
 import wave
+from contextlib import suppress
 from io import BytesIO
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, TimeoutError
 
-from tests.ui.browser import ask, visit, wait_for_reply
+from tests.ui.browser import ask, visit, wait_for_end, wait_for_reply, wait_for_text
 from tests.ui.fakes import REPLY, FakePipeline
 from ui.replay import NOTE
 
@@ -28,9 +29,13 @@ def open_tab(page: Page, name: str) -> None:
     page.get_by_role("tab", name=name).click()
 
 
-def played(page: Page, view: str) -> dict[str, list[str]]:
-    """What a side-by-side view shows at its end."""
-    page.wait_for_selector(f"#{view} {PLAYED}")
+def played(page: Page, view: str, first: str = "") -> dict[str, list[str]]:
+    """What a side-by-side view shows at its end, once its first lane is called `first` ..."""
+    page.wait_for_function(
+        """([view, first]) => document.querySelector(view)
+          && document.querySelector(`${view} h3`).innerText.match(first)""",
+        arg=[f"#{view} {PLAYED}", first],
+    )
     parts = {"titles": "h3", "texts": ".said", "outcome": ".outcome", "badge": ".same"}
     return {
         name: page.locator(f"#{view} {selector}:visible").all_inner_texts()
@@ -57,7 +62,7 @@ def test_every_answer_names_its_engine_and_its_figures(page: Page) -> None:
     # Again is then on the engine that was left.
     page.wait_for_function("document.querySelector('#again-on input').value === 'Kernel per op'")
     # The instruments go on saying whose figures they are.
-    assert page.inner_text("[data-part=engine-name]") == "Kernel per op"
+    wait_for_text(page, "[data-part=engine-name]", "Kernel per op")
     ask(page, "And now?")
     page.wait_for_function("document.querySelectorAll('#conversation .figures').length === 2")
     labels = page.locator("#conversation .figures").all_inner_texts()
@@ -81,7 +86,7 @@ def test_an_answer_cut_at_the_limit_says_so(page: Page, pipeline: FakePipeline) 
 def test_again_on_the_other_engine_stands_beside_the_first(page: Page) -> None:
     ask(page, "Why?")
     wait_for_reply(page, REPLY)
-    page.wait_for_function("!unpaused.state.server")
+    wait_for_end(page)
     press(page, "Again on")
     shown = played(page, "duel")
     assert [title.split("\n")[0] for title in shown["titles"]] == ["Kernel per op", "Native"]
@@ -153,11 +158,29 @@ def test_a_race_without_a_prompt_or_a_rival_is_told_where_it_was_asked(
     page.fill(f"{where} textarea", "Why?")
     page.get_by_label("Engine 2").last.click()
     page.get_by_role("option", name="Kernel per op").click()
-    start.click()
-    page.wait_for_function(
-        "where => document.querySelector(where + ' .notice').innerText.includes('different')",
-        arg=where,
-    )
+    told = page.locator(f"{where} .notice").get_by_text("different")
+    for _ in range(30):  # while the first press is still being answered another one is not heard
+        start.click()
+        with suppress(TimeoutError):
+            told.wait_for(timeout=2000)
+            break
+    assert told.is_visible()
+
+
+def test_a_race_that_waits_shows_its_place(
+    page: Page, browser: Browser, url: str, pipeline: FakePipeline
+) -> None:
+    pipeline.hold_after = 4
+    ask(page, "First")
+    wait_for_reply(page, "The sky is blue.")
+    with visit(browser, f"{url}?view=race") as other:
+        press(other, "Start the race")
+        notice = other.locator("#race .notice").get_by_text("Waiting: 1 turn is before yours")
+        notice.wait_for()
+        pipeline.hold_after = None
+        pipeline.pace.set()
+        played(other, "race-lanes")
+        notice.wait_for(state="hidden")
 
 
 def test_the_speed_dial_is_marked_as_a_replay_everywhere(page: Page) -> None:
@@ -167,7 +190,7 @@ def test_the_speed_dial_is_marked_as_a_replay_everywhere(page: Page) -> None:
     open_tab(page, "Talk")
     ask(page, "Why?")
     wait_for_reply(page, REPLY)
-    page.wait_for_function("!unpaused.state.server")
+    wait_for_end(page)
     open_tab(page, "Speed dial")
     page.locator("#dial fieldset").get_by_text("3,047").click()
     page.wait_for_function("document.querySelector('#dial input[type=number]').value === '3047'")
@@ -192,7 +215,7 @@ def test_a_blind_trial_hides_the_engines_until_the_choice(page: Page) -> None:
     assert choose.is_disabled()
     for number in range(1, 3):
         press(page, "Start a trial")
-        shown = played(page, "blind-lanes")
+        shown = played(page, "blind-lanes", "^A$")
         assert shown["titles"] == ["A", "B"] and shown["outcome"] == []
         assert page.locator("#blind-lanes canvas").count() == 0
         page.wait_for_function(
@@ -204,7 +227,7 @@ def test_a_blind_trial_hides_the_engines_until_the_choice(page: Page) -> None:
             arg=number,
         )
         assert choose.is_disabled()
-        titles = played(page, "blind-lanes")["titles"]
+        titles = played(page, "blind-lanes", "^A: ")["titles"]
         assert {title.split("\n")[0] for title in titles} in (
             {"A: Native", "B: Kernel per op"},
             {"A: Kernel per op", "B: Native"},
@@ -252,10 +275,10 @@ def test_the_hint_is_for_the_first_visit(browser: Browser, url: str) -> None:
 
 def test_turns_and_the_session_can_be_taken_along(page: Page) -> None:
     page.mouse.click(1, 1)  # a gesture, so that there is sound
-    for question in ("Why?", "Why not?"):
+    for turns, question in enumerate(("Why?", "Why not?"), start=1):
         ask(page, question)
-        wait_for_reply(page, REPLY)
-        page.wait_for_function("!unpaused.state.server")
+        wait_for_end(page, turns)
+        page.wait_for_function("!unpaused.active")  # what is not heard is not exported
     press(page, "Again on")
     played(page, "duel")
     turn = json.loads(fetched(page, "turn, JSON"))

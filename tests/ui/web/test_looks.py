@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.ui.browser import ask, visit, wait_for_reply
+from tests.ui.browser import ask, visit, wait_for_end, wait_for_reply
 from tests.ui.fakes import REPLY
 
 pytestmark = pytest.mark.browser
@@ -40,8 +40,7 @@ def test_every_width_shows_everything_without_scrolling_sideways(
 def test_every_tab_fits_every_width(browser: Browser, url: str, width: int) -> None:
     with visit(browser, url, viewport={"width": width, "height": 844}) as page:
         ask(page, "Why?")
-        wait_for_reply(page, REPLY)
-        page.wait_for_function("!unpaused.state.server")
+        wait_for_end(page)
         for tab, button in RUNS.items():
             page.get_by_role("tab", name=tab).click()
             page.get_by_role("button", name=button).click()
@@ -117,6 +116,7 @@ def test_every_control_is_reached_by_the_keyboard_has_a_name_and_shows_focus(
     wait_for_reply(page, REPLY)
     page.wait_for_function("!unpaused.active")
     page.get_by_role("tab", name=tab).click()
+    page.wait_for_selector(".tabitem:not([style*=none]) :is(button, input):visible")
     page.mouse.click(1, 1)  # from the top
     wanted, names = CONTROLS[tab], list[str]()
     for _ in range(40):
@@ -144,7 +144,7 @@ def test_axe_finds_nothing_serious(browser: Browser, url: str, scheme: str) -> N
     with visit(browser, url, AXE.read_text(), color_scheme=scheme) as page:
         findings = scan(page, "empty")
         ask(page, "Why?")
-        wait_for_reply(page, REPLY)
+        wait_for_end(page)
         page.get_by_role("button", name="Again on").click()
         page.wait_for_selector("#duel [data-playing=false]")
         for tab, button in RUNS.items():

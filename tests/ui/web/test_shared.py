@@ -84,6 +84,6 @@ def test_who_waits_sees_place_and_time(
         ask(first, "And now?")
         wait_for_status(first, "hinking")
         ask(second, "Me too")
-        wait_for_status(second, "Waiting: 1 turn is before yours, about 1 s")
+        wait_for_status(second, r"Waiting: 1 turn is before yours, about \d+ s")
         pipeline.pace.set()
         wait_for_reply(second, "more than long ones.")
