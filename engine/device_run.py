@@ -8,7 +8,6 @@ and fill cache positions beyond its length, which hold anything by contract.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from engine.sampling import SamplingParams
 if TYPE_CHECKING:
     from engine.triton_engine import TritonEngine
 
-_TIMEOUT_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class DeviceRun:
@@ -42,10 +41,10 @@ class DeviceRun:
         self.launches = 0
         self.drafts: DraftCounts | None = None
         self._engine, self._cache, self._params = engine, cache, params
-        self._prompt = list(token_ids)
+        self._prompt, self._pending = list(token_ids), token_ids[-1]  # the latter is fed next
         self._stop = threading.Event()
         self._under_way: deque[int] = deque()  # sequence numbers launched and not yet read
-        self._read: deque[Token] = deque()  # read early, because another run took the device
+        self._read: deque[Token] = deque()  # and not yet yielded
         self._stamp = engine.new_stamp()
         self.start_ns = engine.clock_ns()
 
@@ -58,7 +57,6 @@ class DeviceRun:
             with engine.lock:
                 engine.prefill(cache, self._prompt[:-1])
                 engine.kernels.stamp(self._stamp)
-        pending = self._prompt[-1]
         while self.finish_reason is None:
             if self._stop.is_set():
                 self.finish_reason = "stopped"
@@ -66,20 +64,22 @@ class DeviceRun:
             with engine.lock:
                 if not self._read:
                     if engine.hand_to(self):
-                        engine.kernels.bind(cache, pending, params)
+                        self._bind()
                     self._launch_ahead(params.max_tokens - count)
                 token = self._next()
             self.prefill_end_ns = int(self._stamp[0])  # written before the first step began
-            cache.token_ids.append(pending)
-            pending, count = token.id, count + 1
-            self.launches += engine.launches_per_step(params)
+            cache.token_ids.append(self._pending)
+            self._pending, count = token.id, count + 1
             self.finish_reason = finish_reason(token.id, count, cache, params)
             yield token
 
     def read_under_way(self) -> None:
         """Wait for the steps launched ahead: another run is about to take the device."""
         while self._under_way:
-            self._read.append(self._wait_for(self._under_way.popleft()))
+            self._read_step(self._under_way.popleft())
+
+    def _bind(self) -> None:
+        self._engine.kernels.bind(self._cache, self._pending, self._params)
 
     def _launch_ahead(self, tokens_left: int) -> None:
         limit = min(self._engine.steps_ahead, tokens_left, self._cache.free)
@@ -87,14 +87,15 @@ class DeviceRun:
             self._under_way.append(self._engine.launch(self._cache, self._params))
 
     def _next(self) -> Token:
-        if self._read:
-            return self._read.popleft()
-        return self._wait_for(self._under_way.popleft())
+        if not self._read:
+            self._read_step(self._under_way.popleft())
+        return self._read.popleft()
 
-    def _wait_for(self, sequence: int) -> Token:
+    def _read_step(self, sequence: int) -> None:
+        """Wait for what step `sequence` published."""
         entry = self._engine.ring_entry(sequence)
-        wait_for_word(entry[3:], sequence, _TIMEOUT_S, f"token {sequence} of this engine")
+        wait_for_word(entry[3:], sequence, TIMEOUT_S, f"token {sequence} of this engine")
         token_id, time_ns, _, _ = entry.tolist()
         logprob = float(entry.view(torch.float64)[2])
-        on_gpu = self._engine.kernels.on_gpu
-        return Token(token_id, time_ns if on_gpu else time.perf_counter_ns(), logprob)
+        self._read.append(Token(token_id, self._engine.moment_ns(time_ns), logprob))
+        self.launches += self._engine.launches_per_step(self._params)

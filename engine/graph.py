@@ -6,18 +6,14 @@ kernel before it still runs. This is the conventional engine at its best.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import functools
+from collections.abc import Callable, Hashable
 
 import torch
 
 from engine.errors import UnpausedError
 from engine.gpu import launches_dependently
-from engine.kv_cache import KVCache
 from engine.triton_engine import TritonEngine
-
-if TYPE_CHECKING:
-    from kernels.ops import Filters
 
 
 class StrictGraph:
@@ -43,7 +39,8 @@ class StrictGraph:
 
 
 class GraphEngine(TritonEngine):
-    """One graph launch per token; a graph for each set of sampling filters, made when needed."""
+    """One graph launch per token or pass; a graph for each width and set of sampling filters, made
+    when needed."""
 
     name = "graph"
     steps_ahead = 4
@@ -55,25 +52,28 @@ class GraphEngine(TritonEngine):
         super()._warm_up()
         from kernels.ops import Filters
 
-        self._graphs: dict[Filters, StrictGraph] = {}
+        self._graphs: dict[Hashable, StrictGraph] = {}
+        c = self.model.config
+        shape = (c.layers, c.kv_heads, 1, c.head_dim)
+        like = torch.empty(shape, dtype=self.model.dtype, device="meta")
+        self._captured_for = self._key(like, self.model.device)
         for filters in (Filters(), Filters(top_p=True)):
-            self._graph_of(filters)
+            if self._passes is None:
+                self._capture(filters, functools.partial(self.kernels.step, filters))
+            else:
+                for width in self._passes.widths:
+                    work = functools.partial(self._passes.launch_kernels, width, filters)
+                    self._capture((width, filters), work)
 
-    def _step(self, cache: KVCache, filters: Filters) -> None:
-        self._graph_of(filters).replay(self._key(cache.k))
+    def play(self, name: Hashable, keys: torch.Tensor, work: Callable[[], None]) -> None:
+        if name not in self._graphs:
+            self._capture(name, work)
+        self._graphs[name].replay(self._key(keys))
 
-    def _graph_of(self, filters: Filters) -> StrictGraph:
-        if filters not in self._graphs:
-            c = self.model.config
-            like = torch.empty(
-                (c.layers, c.kv_heads, 1, c.head_dim), dtype=self.model.dtype, device="meta"
-            )
-            self._graphs[filters] = StrictGraph(
-                lambda: self._launch_kernels(filters),
-                self._key(like, self.model.device),
-                "make the cache with this model's new_cache(), or build a new engine",
-            )
-        return self._graphs[filters]
+    def _capture(self, name: Hashable, work: Callable[[], None]) -> None:
+        remedy = "make the cache with this model's new_cache(), or build a new engine"
+        captured = functools.partial(self.count, name, work)
+        self._graphs[name] = StrictGraph(captured, self._captured_for, remedy)
 
     @staticmethod
     def _key(keys: torch.Tensor, device: torch.device | None = None) -> tuple[object, ...]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from engine.base import check_prompt
+from engine.device_drafts import DraftedDeviceRun, DraftModel, Passes
 from engine.device_run import DeviceRun
 from engine.gpu import check_gpu_cache, device_clock_ns, gpu_reason, told_plainly
 from engine.kv_cache import KVCache
 from engine.models.base import Model, ModelConfig
 from engine.resident_gpu import PromptEngine
 from engine.sampling import SamplingParams
+from engine.speculation import Speculation
 
 if TYPE_CHECKING:
     from kernels.ops import Filters, StepKernels
@@ -32,20 +35,26 @@ class TritonEngine:
     """
 
     name = "triton"
+    speculates = ("ngram", "draft")
     steps_ahead = 2  # launched but not read; hides the host's polling
 
     def __init__(
-        self, model: Model, threads: int | None = None, tuning: Tuning | None = None
+        self,
+        model: Model,
+        threads: int | None = None,
+        tuning: Tuning | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self.model = model
         self.weight_bytes_per_token = model.weight_bytes_per_token
         self.lock = threading.RLock()
         self._owner: DeviceRun | None = None
         self._launched = 0  # steps, in the engine's life
-        self._per_step: dict[Filters, int] = {}
+        self._counted: dict[Hashable, int] = {}  # kernels of what was played, by its name
+        self._passes: Passes | None = None
         with told_plainly(self.name, model.config, scratch_bytes(model.config)):
             self._prompts = PromptEngine(model, threads)
-            self.kernels = self._make_kernels(tuning)
+            self.kernels = self._make_kernels(threads, tuning, speculation)
             self._warm_up()
 
     @staticmethod
@@ -61,6 +70,8 @@ class TritonEngine:
     def decode(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams) -> DeviceRun:
         check_prompt(self.model, cache, token_ids)
         check_gpu_cache(self.name, self.model, cache)
+        if self._passes is not None:
+            return DraftedDeviceRun(self, self._passes, cache, token_ids, params)
         return DeviceRun(self, cache, token_ids, params)
 
     @torch.inference_mode()
@@ -83,13 +94,36 @@ class TritonEngine:
 
     def launch(self, cache: KVCache, params: SamplingParams) -> int:
         """Launch one step; the sequence number its token will have in the ring."""
-        self._step(cache, filters_of(params, self.model.config.vocab))
+        filters = self.filters(params)
+        self.play(filters, cache.k, lambda: self.kernels.step(filters))
+        return self.count_step()
+
+    def play(self, name: Hashable, keys: torch.Tensor, work: Callable[[], None]) -> None:
+        """Launch the kernels of `work`, always the same under `name`; `keys` are the cache's."""
+        self.count(name, work)
+
+    def count(self, name: Hashable, work: Callable[[], None]) -> None:
+        """Launch `work` and remember under `name` how many kernels it has."""
+        before = self._all_launches()
+        work()
+        self._counted[name] = self._all_launches() - before
+
+    def filters(self, params: SamplingParams) -> Filters:
+        """The filters that a reply with `params` needs."""
+        return filters_of(params, self.model.config.vocab)
+
+    def count_step(self) -> int:
+        """One more step or pass is launched; its number."""
         self._launched += 1
         return self._launched
 
+    def launches_of(self, name: Hashable) -> int:
+        """Kernels of what was played as `name`, counted when it was launched or captured."""
+        return self._counted[name]
+
     def launches_per_step(self, params: SamplingParams) -> int:
-        """Kernels of one step, counted when it was launched."""
-        return self._per_step[filters_of(params, self.model.config.vocab)]
+        """Kernels of one step without drafts."""
+        return self._counted[self.filters(params)]
 
     def hand_to(self, run: DeviceRun | None) -> bool:
         """Make `run` the owner of the device state; whether it was not, and has to write its own.
@@ -107,6 +141,10 @@ class TritonEngine:
         """int64 [4] of the ring: id, time_ns, log-probability bits, sequence."""
         return self.kernels.ring[(sequence - 1) % len(self.kernels.ring)]
 
+    def moment_ns(self, time_ns: int) -> int:
+        """`time_ns` of a ring entry; interpreted kernels have no clock, so it is now."""
+        return time_ns if self.kernels.on_gpu else time.perf_counter_ns()
+
     def new_stamp(self) -> torch.Tensor:
         """int64 [1], zero, which a kernel can write and the host can watch."""
         return torch.zeros(1, dtype=torch.int64, pin_memory=self.kernels.on_gpu)
@@ -118,15 +156,35 @@ class TritonEngine:
         stamp = self.new_stamp()
         return device_clock_ns(stamp, lambda: self.kernels.stamp(stamp), _CLOCK_TIMEOUT_S)
 
-    def _make_kernels(self, tuning: Tuning | None) -> StepKernels:
+    def _make_kernels(
+        self, threads: int | None, tuning: Tuning | None, speculation: Speculation | None
+    ) -> StepKernels:
+        from kernels.column_ops import ColumnKernels
         from kernels.ops import StepKernels
+
+        chosen = tuning or self._tuning_for(self.model)
+        if speculation is None:
+            return StepKernels(self.model, chosen, self._dependent())
+        draft, model = None, speculation.draft_model
+        if model is not None:
+            its = tuning or self._tuning_for(model)
+            draft = DraftModel(model, ColumnKernels(model, its, self._dependent()), threads)
+        kernels = ColumnKernels(
+            self.model, chosen, self._dependent(), speculation.width, ngram=draft is None
+        )
+        self._passes = Passes(self, kernels, speculation, draft)
+        return kernels
+
+    @staticmethod
+    def _tuning_for(model: Model) -> Tuning:
         from kernels.tuning import tuning_for
 
-        device = self.model.device
-        gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-        return StepKernels(
-            self.model, tuning or tuning_for(self.model.config, gpu), self._dependent()
-        )
+        gpu = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "cpu"
+        return tuning_for(model.config, gpu)
+
+    def _all_launches(self) -> int:
+        draft = self._passes.draft if self._passes is not None else None
+        return self.kernels.launches + (draft.kernels.launches if draft is not None else 0)
 
     def _dependent(self) -> bool:
         return False
@@ -138,19 +196,14 @@ class TritonEngine:
         from kernels.ops import Filters
 
         scratch, flags = self.model.new_cache(1), (False, True)
-        for filters in [Filters(k, p, m) for k in flags for p in flags for m in flags]:
+        every = [Filters(k, p, m) for k in flags for p in flags for m in flags]
+        for filters in every:
             self.kernels.bind(scratch, 0, SamplingParams())
-            self._launch_kernels(filters)
-            self._launched += 1
+            self.count(filters, functools.partial(self.kernels.step, filters))
+            self.count_step()
+        if self._passes is not None:
+            self._passes.warm_up(scratch, every)
         torch.cuda.synchronize(self.model.device)
-
-    def _step(self, cache: KVCache, filters: Filters) -> None:
-        self._launch_kernels(filters)
-
-    def _launch_kernels(self, filters: Filters) -> None:
-        before = self.kernels.launches
-        self.kernels.step(filters)
-        self._per_step[filters] = self.kernels.launches - before
 
 
 def filters_of(params: SamplingParams, vocab: int) -> Filters:

@@ -18,6 +18,7 @@ from kernels.draw_stages import (
 )
 from kernels.sampling import DIGITS, next_low, publish
 
+PASSES = tl.constexpr(32)  # of the threshold search, at most
 _INT_MIN = tl.constexpr(-(2**31))
 
 
@@ -40,16 +41,26 @@ def narrow_kernel(
     N: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr, BLOCK_B: tl.constexpr,
     FIRST: tl.constexpr, OPENS: tl.constexpr, COUNT: tl.constexpr, COUNT_BEFORE: tl.constexpr,
-    PDL: tl.constexpr,
+    PDL: tl.constexpr, MANY: tl.constexpr = False,
 ):  # fmt: skip
     """Pass `number` of the threshold search: settle the digit before, measure this one's.
 
     FIRST: nothing was measured before. OPENS: this pass begins a filter, whose floor is the
-    threshold that the filter before it found. COUNT: top-k, else top-p.
+    threshold that the filter before it found. COUNT: top-k, else top-p. MANY: the grid's second
+    dimension is the columns of a pass, each with buffers of its own, one after the other.
     """
     let_next_start(PDL == 1)
     wait_for_previous(PDL)
     let_next_start(PDL == 2)
+    if MANY:
+        column = tl.program_id(1)
+        logits_ptr += column * N
+        seen_ptr += column * N
+        top_ptr += column * HEADS
+        lows_ptr += column * PASSES
+        floors_ptr += column * PASSES
+        above_ptr += column * 2 * BLOCKS * DIGITS
+        mass_ptr += column * 2 * BLOCKS
     low = tl.full([], _INT_MIN, tl.int32)
     floor = low
     if not FIRST:
@@ -82,11 +93,23 @@ def pick_kernel(
     N: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr, BLOCK_B: tl.constexpr,
     SEARCHED: tl.constexpr, COUNT_BEFORE: tl.constexpr, PDL: tl.constexpr,
+    MANY: tl.constexpr = False,
 ):  # fmt: skip
-    """Each block's part of the draw among the scores that pass the filters."""
+    """Each block's part of the draw among the scores that pass the filters; MANY as above."""
     let_next_start(PDL == 1)
     wait_for_previous(PDL)
     let_next_start(PDL == 2)
+    column = 0
+    if MANY:
+        column = tl.program_id(1)
+        logits_ptr += column * N
+        seen_ptr += column * N
+        top_ptr += column * HEADS
+        lows_ptr += column * PASSES
+        above_ptr += column * 2 * BLOCKS * DIGITS
+        mass_ptr += column * 2 * BLOCKS
+        best_ptr += column * BLOCKS
+        best_id_ptr += column * BLOCKS
     threshold = tl.full([], _INT_MIN, tl.int32)
     if SEARCHED:
         side = (passes - 1) % 2
@@ -98,7 +121,8 @@ def pick_kernel(
     pick_block(
         tl.program_id(0), logits_ptr, seen_ptr, tl.load(reals_ptr + 3), tl.load(reals_ptr),
         largest_score(top_ptr, HEADS, BLOCK_H), threshold, tl.load(reals_ptr + 2),
-        tl.load(settings_ptr + 3), position_of_next(control_ptr), best_ptr, best_id_ptr, N, BLOCK,
+        tl.load(settings_ptr + 3), position_of_next(control_ptr) + column, best_ptr, best_id_ptr,
+        N, BLOCK,
     )  # fmt: skip
 
 

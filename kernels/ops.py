@@ -98,7 +98,7 @@ class StepKernels:
         self.top, self.exp_max = floats(self.heads), floats(self.heads)
         self.exp_sum = floats(self.heads)
         self.kept_best, self.kept_best_id = floats(self.blocks), longs(self.blocks).int()
-        self.lows, self.floors = longs(32).int(), longs(32).int()
+        self.lows, self.floors = (longs(draw.PASSES.value).int() for _ in range(2))
         self.above, self.mass = floats(2, self.blocks, draw.DIGITS.value), floats(2, self.blocks)
         # What changes every token and what a reply holds constant lie in lines of their own.
         self.control, self.settings, self.reals = longs(16), longs(16), floats(32)
@@ -151,7 +151,13 @@ class StepKernels:
         draw.stamp_kernel[(1,)](out, DEVICE=self.on_gpu, num_warps=1)
 
     def _launch(
-        self, kernel: Any, programs: int, warps: int, trigger: int, *args: Any, **constants: Any
+        self,
+        kernel: Any,
+        programs: int | tuple[int, int],
+        warps: int,
+        trigger: int,
+        *args: Any,
+        **constants: Any,
     ) -> None:
         if self.dependent:
             constants["launch_pdl"] = True
@@ -159,8 +165,11 @@ class StepKernels:
         self._run(kernel, programs, *args, **constants, num_warps=warps)
         self.launches += 1
 
-    def _run(self, kernel: Any, programs: int, *args: Any, **options: Any) -> None:
-        kernel[(programs,)](*args, **options)
+    def _run(
+        self, kernel: Any, programs: int | tuple[int, int], *args: Any, **options: Any
+    ) -> None:
+        grid = programs if isinstance(programs, tuple) else (programs,)
+        kernel[grid](*args, **options)
 
     def _matvec(self, kernel: Any, tile: Tile, n: int, k: int, *args: Any, **more: Any) -> None:
         rows = more.pop("owned", tile.rows)

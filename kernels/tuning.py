@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,33 @@ def default_tile(kind: str, rows: int, columns: int) -> Tile:
     block_k = min(1024, power_of_two(columns))
     per_program = 4 if rows < 4096 and kind != "gate_up" else 8
     return Tile(per_program, block_k, 4)
+
+
+@dataclass(frozen=True)
+class ColumnTile:
+    """As `Tile`, of a product for several tokens: `rows` a multiple of 8, and each of `warps`
+    takes a stretch of `block_k`."""
+
+    rows: int
+    block_k: int
+    warps: int
+
+
+def column_tile(rows: int, columns: int, roomy: bool = False) -> ColumnTile:
+    """A tile for a matrix [rows, columns] and a few tokens; chosen by rule, not yet measured.
+
+    Every program reads the activations whole, so where there are many programs each takes more
+    rows; where there are few each has more weights under way. `roomy`: a program may have 160 KiB
+    of shared memory, as on data-centre GPUs.
+    """
+    if rows >= 8192:
+        tile = ColumnTile(32, 256, 4)
+    elif columns >= 1024:
+        tile = ColumnTile(16, 1024, 8) if roomy else ColumnTile(16, 512, 4)
+    else:
+        tile = ColumnTile(16, 256, 4)
+    least = 16 * tile.warps  # the shortest stretch that tensor cores take
+    return replace(tile, block_k=max(least, min(tile.block_k, power_of_two(columns))))
 
 
 def _attention(entry: Sequence[int]) -> dict[str, int]:

@@ -19,7 +19,10 @@ ROOT = Path(__file__).parents[2]
 FILES = (
     "tests/kernels/test_triton_stages.py",
     "tests/kernels/test_triton_sampling.py",
+    "tests/kernels/test_triton_columns.py",
+    "tests/kernels/test_triton_drafts.py",
     "tests/engine/test_triton_engine.py",
+    "tests/engine/test_triton_speculation.py",
     "tests/engine/test_persistent_triton.py",
 )
 
