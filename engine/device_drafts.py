@@ -84,10 +84,12 @@ class Passes:
         wanted = self.pace.width(max(0, min(most, self.widest) - 1))
         return next(width for width in self.widths if width >= wanted)
 
-    def launch(self, cache: KVCache, width: int, filters: Filters) -> int:
-        """Launch a pass of `width`, its draft model's steps first; its number."""
-        self._engine.play((width, filters), cache.k, lambda: self.launch_kernels(width, filters))
-        return self._engine.count_step()
+    def launch(self, cache: KVCache, width: int, filters: Filters) -> tuple[int, bool]:
+        """Launch a pass of `width`, its draft model's steps first; (its number, whether making
+        it ready held it up)."""
+        work = functools.partial(self.launch_kernels, width, filters)
+        held_up = self._engine.play((width, filters), cache.k, work)
+        return self._engine.count_step(), held_up
 
     def warm_up(self, scratch: KVCache, every: Sequence[Filters]) -> None:
         """Compile every kernel: all filters once with one column and once with several."""
@@ -126,6 +128,7 @@ class DraftedDeviceRun(DeviceRun):
         self.drafts = DraftCounts()
         self._passes = passes
         self._widths: deque[int] = deque()  # of the passes under way
+        self._held_up: deque[bool] = deque()  # those whose time says nothing of their width
         self._caught_up = False  # whether the draft model's cache holds what the target's does
         self._unasked = 0  # passes since the draft model was asked
         self._filters = engine.filters(params)
@@ -150,12 +153,13 @@ class DraftedDeviceRun(DeviceRun):
                     return  # what is under way has to be known first
                 context = [*self._cache.token_ids, self._pending]
                 self._passes.draft.catch_up(context, self._params)
-                self._caught_up = True
+                self._caught_up, self._before_ns = True, None
             self._caught_up = self._caught_up and width > 1
             self._unasked = 0 if width > 1 else self._unasked + 1
-            sequence = self._passes.launch(self._cache, width, self._filters)
+            sequence, held_up = self._passes.launch(self._cache, width, self._filters)
             self._under_way.append(sequence)
             self._widths.append(width)
+            self._held_up.append(held_up)
 
     def _choose(self, most: int) -> int:
         """The next pass's width; now and then a draft model that did not pay is tried again."""
@@ -194,7 +198,7 @@ class DraftedDeviceRun(DeviceRun):
     def _account(self, width: int, fed: int, accepted: int, shadow: int, time_ns: int) -> None:
         """What one pass did; of a last pass, only tokens that the reply has room for count."""
         counts, pace = self.drafts, self._passes.pace
-        unread = len(self._read) - accepted - 1
+        unread, held_up = len(self._read) - accepted - 1, self._held_up.popleft()
         room = max(0, min(self._tokens_left, self._cache.free) - unread - 1)
         if self.prefill_end_ns is None:  # the prompt's own pass
             self._before_ns = time_ns
@@ -203,7 +207,7 @@ class DraftedDeviceRun(DeviceRun):
         counts.passes += 1
         counts.drafted += min(fed, room)
         counts.accepted += min(accepted, room)
-        if self._before_ns is not None:
+        if self._before_ns is not None and not held_up:
             pace.took(width, time_ns - self._before_ns)
         self._before_ns = time_ns
         if width > 1:  # a column that nothing was drafted for counts as drafted wrong

@@ -65,10 +65,12 @@ class GraphEngine(TritonEngine):
                     work = functools.partial(self._passes.launch_kernels, width, filters)
                     self._capture((width, filters), work)
 
-    def play(self, name: Hashable, keys: torch.Tensor, work: Callable[[], None]) -> None:
-        if name not in self._graphs:
+    def play(self, name: Hashable, keys: torch.Tensor, work: Callable[[], None]) -> bool:
+        new = name not in self._graphs
+        if new:
             self._capture(name, work)
         self._graphs[name].replay(self._key(keys))
+        return new
 
     def _capture(self, name: Hashable, work: Callable[[], None]) -> None:
         remedy = "make the cache with this model's new_cache(), or build a new engine"

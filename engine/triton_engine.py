@@ -98,9 +98,13 @@ class TritonEngine:
         self.play(filters, cache.k, lambda: self.kernels.step(filters))
         return self.count_step()
 
-    def play(self, name: Hashable, keys: torch.Tensor, work: Callable[[], None]) -> None:
-        """Launch the kernels of `work`, always the same under `name`; `keys` are the cache's."""
+    def play(self, name: Hashable, keys: torch.Tensor, work: Callable[[], None]) -> bool:
+        """Launch the kernels of `work`, always the same under `name`; `keys` are the cache's.
+
+        Whether something had to be made first, which held the device up.
+        """
         self.count(name, work)
+        return False
 
     def count(self, name: Hashable, work: Callable[[], None]) -> None:
         """Launch `work` and remember under `name` how many kernels it has."""

@@ -8,7 +8,8 @@ import torch
 
 from engine.models.base import Model
 from kernels import column_kernels as ck
-from kernels import draft_kernels as fk
+from kernels.draft_kernels import embed_drafts_kernel
+from kernels.draft_stages import MOST
 from kernels.ops import DTYPES, StepKernels
 from kernels.tuning import EARLY, Tuning, column_tile, power_of_two
 
@@ -45,7 +46,7 @@ class ColumnLayers(StepKernels):
         parts, group = c.kv_heads * columns * tuning.splits, c.heads // c.kv_heads
         self.parts_out = floats(parts, group, c.head_dim)
         self.parts_max, self.parts_sum = floats(parts, group), floats(parts, group)
-        self.drafts = torch.zeros(2 * fk.MOST.value, dtype=torch.int32, device=device)
+        self.drafts = torch.zeros(2 * MOST.value, dtype=torch.int32, device=device)
 
     def layers(self, columns: int) -> None:
         """From the drafts' embeddings to the logits of every column."""
@@ -77,7 +78,7 @@ class ColumnLayers(StepKernels):
     def _embed_drafts(self, columns: int) -> None:
         c = self.model.config
         self._launch(
-            fk.embed_drafts_kernel, columns - 1, 4, EARLY,
+            embed_drafts_kernel, columns - 1, 4, EARLY,
             self.model.weights.embed, self.drafts, self.xs,
             K=c.hidden, BLOCK_K=power_of_two(c.hidden),
         )  # fmt: skip
