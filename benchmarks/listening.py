@@ -40,7 +40,7 @@ QUESTIONS = (
 )
 EVERY_S = 20.0
 STARTS = 3
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 class Assistant:
@@ -63,9 +63,17 @@ class Assistant:
             self.notices.put(line.rstrip())
 
     def wait_listening(self) -> float:
-        """Seconds from the start of the process until it listens."""
-        while not self.notices.get(timeout=WAIT_S).startswith("Listening:"):
-            pass
+        """Seconds from the start of the process until it listens. Raises `UnpausedError`."""
+        said: list[str] = []
+        try:
+            while not (line := self.notices.get(timeout=WAIT_S)).startswith("Listening:"):
+                said.append(line)
+        except queue.Empty:
+            self._process.kill()
+            last = said[-1] if said else "nothing"
+            raise UnpausedError(
+                f"it does not listen after {WAIT_S:.0f} s; it said {last}"
+            ) from None
         return time.perf_counter() - self.begun_s
 
     def end(self) -> dict[str, Any]:
