@@ -11,16 +11,24 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
+from engine import mailbox as mb
 from engine.anatomy import StageProfile
 from engine.base import check_prompt
+from engine.drafted_run import DraftedRun, Drawn, ModelDrafter
 from engine.errors import UnpausedError
 from engine.kv_cache import KVCache
 from engine.models.base import Model
 from engine.resident import Ownership, ResidentRun
 from engine.sampling import SamplingParams
+from engine.speculation import Pace, Speculation
+
+if TYPE_CHECKING:
+    from engine.cpu_threads import ResidentThreads
 
 
 class PersistentCpuEngine:
@@ -28,11 +36,19 @@ class PersistentCpuEngine:
 
     Weights in Q4_0, Q4_1 and Q8_0 blocks are computed on as they are; all others as the model
     holds them, in bfloat16 or float32. One reply at a time.
+
+    With n-grams the threads draft by themselves, between one pass and the next; a draft model has
+    an engine of its own, and this one verifies what that one says. Only one of the two works at a
+    time, and idle threads sleep.
     """
 
     name = "persistent-cpu"
+    speculates = ("ngram", "draft")
+    launches_per_step = 1  # a doorbell for each draft that the host brings
 
-    def __init__(self, model: Model, threads: int | None = None) -> None:
+    def __init__(
+        self, model: Model, threads: int | None = None, speculation: Speculation | None = None
+    ) -> None:
         # Imported here: numba takes half a second, and the registry only asks for this class.
         from engine.cpu_cores import physical_cores
         from engine.cpu_threads import ResidentThreads
@@ -48,6 +64,12 @@ class PersistentCpuEngine:
         # With a core to spare the system knows better which of them is free.
         self.resident = ResidentThreads(model, weights, count, cores if count == len(cores) else [])
         self._ownership = Ownership(self.name)
+        self._width = speculation.width if speculation else 1
+        self._pace, self._drafter = Pace(self._width), None
+        if speculation and speculation.method == "ngram":
+            self.resident.words[mb.WIDTH] = self._width
+        if speculation and speculation.draft_model:
+            self._drafter = ModelDrafter(PersistentCpuEngine(speculation.draft_model, threads))
 
     @property
     def threads(self) -> int:
@@ -79,17 +101,33 @@ class PersistentCpuEngine:
 
     def decode(
         self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams
-    ) -> ResidentRun:
+    ) -> ResidentRun | DraftedRun:
         check_prompt(self.model, cache, token_ids)
-        return self._run(cache, token_ids, params)
+        if self._drafter is None:
+            return self._run(cache, token_ids, params)
+        _check_cache(self.model, cache)
+        self._ownership.check_free()
+        pace, width = self._pace, self._width
+        return DraftedRun(self, self._drafter, pace, width, cache, token_ids, params)
+
+    def verify(
+        self, cache: KVCache, token_ids: Sequence[int], draft: Sequence[int], params: SamplingParams
+    ) -> list[Drawn]:
+        """See `engine.drafted_run.Verifier`: one doorbell, drawn by the threads."""
+        length = cache.length + len(token_ids)
+        asked = replace(params, max_tokens=len(draft) + 1)
+        run = _VerifyingRun(self.resident, self._ownership, cache, token_ids, draft, asked)
+        drawn = [(token.id, token.logprob) for token in run]
+        cache.truncate(length)
+        return drawn
 
     def logits(self, cache: KVCache, token_ids: Sequence[int]) -> torch.Tensor:
         """Append `token_ids` one by one; float32 logits [len(token_ids), vocab], for tests."""
         cache.require(len(token_ids))
         rows, one = [], SamplingParams(max_tokens=1)
         for token_id in token_ids:
-            list(self.decode(cache, [token_id], one))
-            held = self.resident.shared.logits[: self.model.config.vocab]
+            list(self._run(cache, [token_id], one))
+            held = self.resident.shared.logits[0, : self.model.config.vocab]
             rows.append(torch.from_numpy(held.copy()))  # the next step overwrites it
         return torch.stack(rows)
 
@@ -101,13 +139,20 @@ class PersistentCpuEngine:
 
         check_prompt(self.model, cache, token_ids)
         self.prefill(cache, token_ids[:-1])  # in chunks, which have other stages
-        with Watcher(self.resident, ITEM_BITS) as watcher:
-            tokens = list(self.decode(cache, token_ids[-1:], params))
+        words = self.resident.words
+        width, words[mb.WIDTH] = words[mb.WIDTH], 1  # the anatomy is that of a token, not of a pass
+        try:
+            with Watcher(self.resident, ITEM_BITS) as watcher:
+                tokens = list(self._run(cache, token_ids[-1:], params))
+        finally:
+            words[mb.WIDTH] = width
         return watcher.profile(tokens)
 
     def close(self) -> None:
         """End the threads, in the middle of a reply too. Idempotent; under a second."""
         self._ownership.closed = True
+        if self._drafter is not None:
+            self._drafter.close()
         self.resident.close()
 
     def _run(
@@ -116,6 +161,26 @@ class PersistentCpuEngine:
         _check_cache(self.model, cache)
         self._ownership.check_free()
         return ResidentRun(self.resident, self._ownership, cache, token_ids, params)
+
+
+class _VerifyingRun(ResidentRun):
+    """One pass that verifies a draft; the run's list of tokens is what has been drawn."""
+
+    def __init__(
+        self,
+        resident: ResidentThreads,
+        ownership: Ownership,
+        cache: KVCache,
+        token_ids: Sequence[int],
+        draft: Sequence[int],
+        params: SamplingParams,
+    ) -> None:
+        super().__init__(resident, ownership, cache, token_ids, params)
+        self._start_threads = resident.start
+        self._draft = draft
+
+    def _ring(self) -> int:
+        return self._start_threads(self._cache, self._prompt, self._params, self._draft)
 
 
 def _check_model(model: Model) -> None:

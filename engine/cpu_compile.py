@@ -22,7 +22,7 @@ from typing import Any
 from assets.cache import default_root
 
 _KEPT = 4  # folders of other versions left in place: switching branches is common
-_SOURCES = ("kernels/cpu*.py", "kernels/stages.py", "engine/mailbox.py")
+_SOURCES = ("kernels/cpu*.py", "kernels/stages.py", "engine/mailbox.py", "engine/speculation.py")
 
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()

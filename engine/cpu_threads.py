@@ -21,6 +21,7 @@ from engine.models.rope import rope_table
 from engine.sampling import SamplingParams
 from kernels import cpu_state as state
 from kernels.cpu_pack import GROUP, QUANT
+from kernels.cpu_speculation import PACE_NUMBERS, pace_new_reply
 from kernels.stages import STAGES
 
 STAGE_TIMEOUT_S = 20.0  # far beyond any stage; a suspended laptop is what can exceed it
@@ -28,6 +29,10 @@ _LEAVE_TIMEOUT_S = 5.0  # from the end of a run until every thread sleeps
 _EXIT_TIMEOUT_S = 0.7  # for all threads together when the process ends
 _ITEM_BITS = 20  # as in kernels/cpu_exchange.py
 _ABORTED = 1 << 62
+_AT_ZERO = (  # when a run begins
+    mb.FED, mb.PREFILL_END_NS, mb.FAULT, mb.END, mb.PUBLISHED, mb.PASSES, mb.DRAFTED, mb.ACCEPTED,
+    mb.DONE, mb.IDLE,
+)  # fmt: skip
 
 
 class ResidentThreads:
@@ -72,21 +77,33 @@ class ResidentThreads:
             self, _close, self.words, self.wake_bells, self.token_bell, self._threads
         )
 
-    def start(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams | None) -> int:
+    def start(
+        self,
+        cache: KVCache,
+        token_ids: Sequence[int],
+        params: SamplingParams | None,
+        draft: Sequence[int] = (),
+    ) -> int:
         """Ring the doorbell for a run and return its number. Without `params` nothing is sampled.
 
+        With a `draft` (shorter than `state.CHUNK`) the run feeds it behind `token_ids`, samples
+        up to the first token that it has wrong, and ends there.
         The caller has made sure that no run is under way. `cache` must not be freed before
         `wait_idle` has returned.
         """
         self.wait_idle()
         w, s = self.words, self.shared
-        s.prompt[: len(token_ids)] = token_ids
-        w[mb.PROMPT_TOKENS], w[mb.START] = len(token_ids), cache.length
+        known, fed = cache.length, [*token_ids, *draft]
+        s.context[known : known + len(fed)] = fed
+        w[mb.PROMPT_TOKENS], w[mb.DRAFT_TOKENS], w[mb.START] = len(fed), len(draft), known
+        if w[mb.WIDTH] > 1:
+            s.context[:known] = cache.token_ids
+            pace_new_reply(s.pace)
         w[mb.CAPACITY], w[mb.MAX_TOKENS] = cache.max_positions, 0
         w[mb.KEYS], w[mb.VALUES] = cache.k.data_ptr(), cache.v.data_ptr()
         if params is not None:
             self._set_sampling(params, [*cache.token_ids, *token_ids])
-        for word in (mb.FED, mb.PREFILL_END_NS, mb.FAULT, mb.END, mb.PUBLISHED, mb.DONE, mb.IDLE):
+        for word in _AT_ZERO:
             w[word] = 0
         w[mb.FINISH], w[mb.STATE] = mb.RUNNING, 1 << _ITEM_BITS
         w[mb.DOORBELL] += 1
@@ -175,7 +192,9 @@ def _shared(model: Model, weights: CpuWeights, box: mb.Mailbox) -> state.Shared:
         numbers=box.numbers,
         slots=box.slots,
         logprobs=box.logprobs,
-        prompt=np.zeros(c.max_positions, dtype=np.int64),
+        context=np.zeros(c.max_positions + 1, dtype=np.int64),
+        under_way=np.zeros(4, dtype=np.int64),
+        pace=np.zeros(PACE_NUMBERS),
         stop_flags=np.zeros(c.vocab, dtype=np.uint8),
         seen=np.zeros(c.vocab, dtype=np.uint8),
         shape=np.array(shape, dtype=np.int64),
@@ -190,9 +209,9 @@ def _shared(model: Model, weights: CpuWeights, box: mb.Mailbox) -> state.Shared:
         qkv=floats(state.CHUNK, c.qkv_size),
         attended=floats(state.CHUNK, c.q_size),
         activated=floats(state.CHUNK, c.intermediate),
-        logits=floats(whole),
-        scores=floats(whole),
-        partials=np.zeros((int(weights.plan[-2, state.ITEMS]), state.PARTIALS)),
+        logits=floats(state.CHUNK, whole),
+        scores=floats(state.CHUNK, whole),
+        partials=np.zeros((state.CHUNK, int(weights.plan[-2, state.ITEMS]), state.PARTIALS)),
         values=floats(whole),
         sorting=floats(whole),
         ids=np.zeros(whole, dtype=np.int64),
@@ -208,8 +227,9 @@ def _own(model: Model) -> state.Own:
         scales=np.zeros(-(-widest // QUANT), dtype=np.float32),
         totals=np.zeros(2 * -(-widest // QUANT), dtype=np.int32),
         tile=np.zeros((2, state.CHUNK, GROUP), dtype=np.float32),
-        head=np.zeros(c.head_dim, dtype=np.float32),
-        weights=np.zeros(c.max_positions + GROUP, dtype=np.float32),
+        heads=np.zeros((state.CHUNK, c.head_dim), dtype=np.float32),
+        weights=np.zeros((state.CHUNK, c.max_positions + GROUP), dtype=np.float32),
+        inverses=np.zeros(state.CHUNK, dtype=np.float32),
         random=np.zeros(4, dtype=np.uint64),
         byte=np.zeros(1, dtype=np.uint8),
     )

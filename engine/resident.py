@@ -160,6 +160,8 @@ class ResidentRun:
             self._stop.set()
             self._settle("stopped")
             raise
+        if self._stop.is_set():  # what the engine had ready is as if it had not been decoded
+            self._ready.clear()
         if not self._ready:
             ended = self._resident.mailbox.ended(self._taken)
             self._settle("stopped" if self._stop.is_set() else mb.FINISH_REASONS.get(ended))
@@ -168,10 +170,14 @@ class ResidentRun:
 
     def _start(self) -> None:
         self._ownership.take(self)
-        self._number = self._resident.start(self._cache, self._prompt, self._params)
+        self._number = self._ring()
         self.launches += 1
         if self._stop.is_set():  # it came in between
             self._resident.words[mb.STOP] = self._number
+
+    def _ring(self) -> int:
+        """Start the run on the engine; its number."""
+        return self._resident.start(self._cache, self._prompt, self._params)
 
     def _await_token(self) -> None:
         """Until a token is ready or the run has finished."""

@@ -34,10 +34,10 @@ MAX_WIDTH = 8  # the columns of one tensor-core instruction: what a pass can ver
 LONGEST_MATCH, SHORTEST_MATCH = 4, 2  # tokens of a repeated n-gram; one alone repeats by chance
 MAX_CONTEXT = 8192  # tokens that a look-up goes back
 
-_FIRST_ACCEPTANCE = 0.5
-_RATE = 0.125  # of the moving averages: some eight observations
-_FIRST_COST_OF_A_COLUMN = 0.1  # of a pass, until passes of that width have been timed
-_WORTH_IT = 1.02  # expected gain below which no draft is fed: timing noise would eat it
+FIRST_ACCEPTANCE = 0.5
+RATE = 0.125  # of the moving averages: some eight observations
+FIRST_COST_OF_A_COLUMN = 0.1  # of a pass, until passes of that width have been timed
+WORTH_IT = 1.02  # expected gain below which no draft is fed: timing noise would eat it
 
 
 @dataclass(frozen=True)
@@ -119,16 +119,16 @@ class Pace:
     """
 
     def __init__(self, widest: int) -> None:
-        self._acceptance = _FIRST_ACCEPTANCE
+        self._acceptance = FIRST_ACCEPTANCE
         self._cost = [0.0] * (widest + 1)  # of a pass by width, any unit; 0 is not known yet
 
     def new_reply(self) -> None:
         """Another text: nothing is known of how well it can be drafted."""
-        self._acceptance = _FIRST_ACCEPTANCE
+        self._acceptance = FIRST_ACCEPTANCE
 
     def width(self, drafted: int) -> int:
         """How wide the next pass should be when `drafted` tokens are at hand."""
-        best, most = 1, _WORTH_IT / self._cost_of(1)
+        best, most = 1, WORTH_IT / self._cost_of(1)
         expected, right = 1.0, 1.0
         for width in range(2, min(drafted + 1, len(self._cost) - 1) + 1):
             right *= self._acceptance
@@ -141,19 +141,19 @@ class Pace:
     def saw(self, accepted: int, rejected: bool) -> None:
         """`accepted` drafted tokens were right, and then one was wrong or none was left."""
         for _ in range(accepted):
-            self._acceptance += _RATE * (1 - self._acceptance)
+            self._acceptance += RATE * (1 - self._acceptance)
         if rejected:
-            self._acceptance -= _RATE * self._acceptance
+            self._acceptance -= RATE * self._acceptance
 
     def took(self, width: int, cost: float) -> None:
         """A pass of `width` took `cost`. One that was held up counts at most double."""
         known = self._cost[width]
-        self._cost[width] = known + _RATE * (min(cost, 2 * known) - known) if known else cost
+        self._cost[width] = known + RATE * (min(cost, 2 * known) - known) if known else cost
 
     def _cost_of(self, width: int) -> float:
         if self._cost[width]:
             return self._cost[width]
         for nearest in range(width - 1, 0, -1):
             if self._cost[nearest]:
-                return self._cost[nearest] * (1 + _FIRST_COST_OF_A_COLUMN * (width - nearest))
-        return 1 + _FIRST_COST_OF_A_COLUMN * (width - 1)
+                return self._cost[nearest] * (1 + FIRST_COST_OF_A_COLUMN * (width - nearest))
+        return 1 + FIRST_COST_OF_A_COLUMN * (width - 1)

@@ -12,11 +12,12 @@ import numpy as np
 from numba import njit
 
 from engine import mailbox as mb
-from kernels.cpu_atomics import fetch_add, load_acquire, store_release
+from kernels.cpu_atomics import fetch_add, load_acquire, now_ns, store_release
 from kernels.cpu_exchange import complete, ended, next_item, word
-from kernels.cpu_head import finish, head_stage, sample_stage
+from kernels.cpu_head import finish, head_stage, mark_draft, sample_stage
 from kernels.cpu_layers import (
     attend,
+    columns_for,
     dot_group,
     embed,
     normalise,
@@ -26,8 +27,12 @@ from kernels.cpu_layers import (
     share_of,
 )
 from kernels.cpu_notify import await_doorbell, notify
+from kernels.cpu_speculation import look_up, pace_width
 from kernels.cpu_state import (
+    AT,
+    BEGAN_NS,
     CHUNK,
+    DRAFTED,
     HEADS,
     ITEMS,
     KV_HEADS,
@@ -38,6 +43,7 @@ from kernels.cpu_state import (
     M_OUTPUT,
     M_QKV,
     M_UP,
+    TOKENS,
     Own,
     Shared,
 )
@@ -59,15 +65,20 @@ def reside(s: Shared, own: Own, wake_fd: int) -> None:
 
 @njit(error_model="numpy")
 def decode(s: Shared, own: Own) -> None:
-    """Process the prompt in chunks, then sample and feed tokens until the reply ends."""
-    sequence, position, fed = 1, s.words[mb.START], 0
+    """Process the prompt in chunks, then sample and feed tokens until the reply ends.
+
+    A thread that comes late may find the numbers of a later pass in `under_way`: by then every
+    stage of its own pass is over. What stages a pass has is therefore told without them.
+    """
+    sequence, fed = 1, 0  # of the prompt
     prompt, sampling_on = s.words[mb.PROMPT_TOKENS], s.words[mb.MAX_TOKENS] > 0
-    layers = s.shape[LAYERS]
+    layers, drafted = s.shape[LAYERS], s.words[mb.DRAFT_TOKENS]
     while True:
-        count = min(CHUNK, prompt - fed) if fed < prompt else 1
-        sequence = embed_stage(s, sequence, fed, count)
+        chunk = chunk_of(prompt - fed, drafted)
+        sequence = embed_stage(s, sequence, fed, chunk)
         if ended(s.words, sequence):
             return
+        count, position = s.under_way[TOKENS], s.under_way[AT]
         for layer in range(layers):
             sequence = qkv_stage(s, own, sequence, layer, count)
             sequence = rope_stage(s, own, sequence, layer, count, position)
@@ -75,42 +86,75 @@ def decode(s: Shared, own: Own) -> None:
             sequence = output_stage(s, own, sequence, layer, count)
             sequence = gate_up_stage(s, own, sequence, layer, count)
             sequence = down_stage(s, own, sequence, layer, count)
-        fed += count
-        position += count
+        fed += chunk
         if fed >= prompt and sampling_on:
-            sequence = head_stage(s, own, sequence, count, position)
-            sequence = sample_stage(s, own, sequence, position, fed)
+            known = chunk - drafted if chunk > 0 else 1
+            sequence = head_stage(s, own, sequence, count, known, position)
+            sequence = sample_stage(s, own, sequence, count, known, position)
             if ended(s.words, sequence):
                 return
 
 
 @njit(error_model="numpy")
-def embed_stage(s: Shared, sequence: int, fed: int, count: int) -> int:
-    """Look up the next tokens; here, once per token, one thread reads the stop word for all."""
+def chunk_of(left: int, drafted: int) -> int:
+    """How many of the prompt's last `left` tokens to feed in one pass, 0 when there are none.
+
+    The last `drafted` share a pass with the one before them alone.
+    """
+    if 0 < drafted < left - 1:
+        return min(CHUNK, left - drafted - 1)
+    return min(CHUNK, left)
+
+
+@njit(error_model="numpy")
+def embed_stage(s: Shared, sequence: int, fed: int, chunk: int) -> int:
+    """Begin a pass: of `chunk` prompt tokens after the first `fed`, or of the last token and a
+    draft. Here, once per pass, one thread reads the stop word for all.
+    """
     while next_item(s.words, sequence, 1, EMBED, 0) >= 0:
-        w = s.words
-        store_release(word(w, mb.FED), fed)
+        w, now = s.words, s.under_way
+        now[BEGAN_NS] = now_ns(w[mb.CLOCK])
+        if w[mb.PUBLISHED] == 0:
+            store_release(word(w, mb.FED), fed)
         stopped = load_acquire(word(w, mb.STOP)) == w[mb.DOORBELL]
-        if stopped or (w[mb.MAX_TOKENS] == 0 and fed >= w[mb.PROMPT_TOKENS]):
+        if stopped or (w[mb.MAX_TOKENS] == 0 and chunk == 0):
             finish(s, sequence, mb.STOPPED if stopped else mb.PREFILLED, w[mb.PUBLISHED])
             notify(w)
         else:
+            position, count, known = w[mb.START] + w[mb.FED], chunk, chunk
+            if chunk == 0:
+                known, count = 1, 1 + draft(s, position + 1)
+            elif fed + chunk == w[mb.PROMPT_TOKENS]:
+                known -= w[mb.DRAFT_TOKENS]
+            now[AT], now[TOKENS] = position, count
+            mark_draft(s, position + known, position + count)
             for t in range(CHUNK):
-                if t >= count:
-                    s.x[t] = 0.0
+                if t < count:
+                    embed(s.plan[-1], s.context[position + t], s.x[t])
                 else:
-                    in_prompt = fed + t < w[mb.PROMPT_TOKENS]
-                    token = s.prompt[fed + t] if in_prompt else w[mb.NEXT_TOKEN]
-                    embed(s.plan[-1], token, s.x[t])
+                    s.x[t] = 0.0
         complete(w, sequence, 1)
     return sequence + 1
+
+
+@njit(error_model="numpy")
+def draft(s: Shared, end: int) -> int:
+    """Draft behind the `end` known tokens; how many of the draft to feed."""
+    w = s.words
+    room = min(
+        min(w[mb.WIDTH], CHUNK) - 1, w[mb.MAX_TOKENS] - w[mb.PUBLISHED] - 1, w[mb.CAPACITY] - end
+    )
+    s.under_way[DRAFTED] = look_up(s.context, end, room) if room > 0 else 0
+    if s.under_way[DRAFTED] == 0:
+        return 0
+    return pace_width(s.pace, s.under_way[DRAFTED], w[mb.WIDTH]) - 1
 
 
 @njit(error_model="numpy")
 def qkv_stage(s: Shared, own: Own, sequence: int, layer: int, count: int) -> int:
     """RMSNorm, then query, key and value rows."""
     matrix = s.plan[layer * LAYER_MATRICES + M_QKV]
-    ready, source, columns = False, 0, 1 if count == 1 else CHUNK
+    ready, source, columns = False, 0, columns_for(count)
     while True:
         item = next_item(s.words, sequence, matrix[ITEMS], QKV, layer)
         if item < 0:
@@ -150,13 +194,13 @@ def rope_stage(s: Shared, own: Own, sequence: int, layer: int, count: int, posit
 def attention_stage(
     s: Shared, own: Own, sequence: int, layer: int, count: int, position: int
 ) -> int:
-    """Softmax attention, one item a query head and token."""
-    items = s.shape[HEADS] * count
+    """Softmax attention, one item a query head."""
+    items = s.shape[HEADS]
     while True:
         item = next_item(s.words, sequence, items, ATTENTION, layer)
         if item < 0:
             return sequence + 1
-        attend(s, own, layer, item // count, item % count, position + item % count)
+        attend(s, own, layer, item, count, position)
         complete(s.words, sequence, items)
 
 
@@ -172,7 +216,7 @@ def gate_up_stage(s: Shared, own: Own, sequence: int, layer: int, count: int) ->
     """RMSNorm, then gate and up rows, then silu(gate) * up."""
     gate = s.plan[layer * LAYER_MATRICES + M_GATE]
     up = s.plan[layer * LAYER_MATRICES + M_UP]
-    ready, source, columns = False, 0, 1 if count == 1 else CHUNK
+    ready, source, columns = False, 0, columns_for(count)
     while True:
         item = next_item(s.words, sequence, gate[ITEMS], GATE_UP, layer)
         if item < 0:
@@ -206,7 +250,7 @@ def _residual_stage(
     s: Shared, own: Own, sequence: int, matrix: np.ndarray, source: np.ndarray, count: int,
     stage: int, layer: int,
 ) -> int:  # fmt: skip
-    ready, address, columns = False, 0, 1 if count == 1 else CHUNK
+    ready, address, columns = False, 0, columns_for(count)
     while True:
         item = next_item(s.words, sequence, matrix[ITEMS], stage, layer)
         if item < 0:

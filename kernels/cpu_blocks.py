@@ -20,7 +20,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from kernels.cpu_emit import F16, F32, F32_BYTES, I8, I16, I32, I64, Emitter, target_features
-from kernels.cpu_vector import BASE, DIGITS, GROUP, QUANT
+from kernels.cpu_vector import BASE, DIGITS, GROUP, QUANT, WIDTHS
 
 _LINE_BYTES = 64
 _STEP = 4  # columns of one integer dot product
@@ -111,6 +111,9 @@ class GroupDot:
     def __init__(self, e: Emitter, nibbles: bool, minimums: bool, columns: int) -> None:
         self.e, self.nibbles, self.minimums, self.columns = e, nibbles, minimums, columns
         self.dot = _Dot(e, nibbles)
+        self.at_once = (
+            e.registers // 4
+        )  # columns: each takes a register a digit, and one for its sum
         self.block_bytes = GROUP * QUANT // 2 if nibbles else GROUP * QUANT
 
     def emit(
@@ -164,7 +167,13 @@ class GroupDot:
             (t, digit): e.load(e.at(totals, 4 * (DIGITS * t + digit)), I32, align=4)
             for t, digit in cells
         }
-        found = self._integer_sums(place, quants, a_totals)
+        found: dict[Any, Any] = {}
+        for first in range(0, self.columns, self.at_once):  # what the registers hold
+            some = {
+                cell: total for cell, total in a_totals.items()
+                if first <= cell[0] < first + self.at_once
+            }  # fmt: skip
+            found |= self._integer_sums(place, quants, some)
         for t, slot in enumerate(slots):
             a_scale = e.load(e.at(scales, 4 * t), F32, align=4)
             high, low = (b.sitofp(found[t, digit], e.f32s) for digit in range(DIGITS))
@@ -229,6 +238,6 @@ def _make_dot_group(nibbles: bool, minimums: bool, columns: int) -> Any:
     return dot_group
 
 
-dot_q4_0_1, dot_q4_0_4 = _make_dot_group(True, False, 1), _make_dot_group(True, False, 4)
-dot_q4_1_1, dot_q4_1_4 = _make_dot_group(True, True, 1), _make_dot_group(True, True, 4)
-dot_q8_0_1, dot_q8_0_4 = _make_dot_group(False, False, 1), _make_dot_group(False, False, 4)
+DOT_Q4_0 = [_make_dot_group(True, False, columns) for columns in WIDTHS]
+DOT_Q4_1 = [_make_dot_group(True, True, columns) for columns in WIDTHS]
+DOT_Q8_0 = [_make_dot_group(False, False, columns) for columns in WIDTHS]

@@ -42,6 +42,8 @@ class Emitter:
         self.builder = builder
         self.features = features
         self.lanes = 16 if "avx512f" in features else 8 if "avx2" in features else 4
+        narrow = {"sse4.2", "avx2"} & features and "avx512f" not in features
+        self.registers = 16 if narrow else 32  # of vectors
         self.f32s = ir.VectorType(F32, self.lanes)
         self.i32s = ir.VectorType(I32, self.lanes)
 
@@ -133,6 +135,50 @@ class Emitter:
         """Sum over a float vector, as a tree."""
         name = f"llvm.vector.reduce.fadd.{_suffix(vector.type)}"
         return self.call(name, F32, (F32(-0.0), vector), ("reassoc",))
+
+    def sums(self, vectors: Sequence[Any]) -> Any:
+        """The sum of each of the float vectors, in one vector; there are a power of two of them,
+        at most as many as lanes. Halves are added to halves, however many vectors there are.
+        """
+        found, count, length = list(vectors), 1, vectors[0].type.count  # of segments, and of one
+        while length > 1:
+            length //= 2
+            low = [segment * 2 * length + i for segment in range(count) for i in range(length)]
+            high = [place + length for place in low]
+            if len(found) > 1:  # segments of two vectors fill one again
+                pairs = list(zip(found[::2], found[1::2], strict=True))
+                width = found[0].type.count
+                low += [width + place for place in low]
+                high += [width + place for place in high]
+                count *= 2
+            else:
+                pairs = [(found[0], found[0])]
+            found = [self._halves(a, b, low, high) for a, b in pairs]
+        return found[0]
+
+    def rows_for(self, columns: int) -> int:
+        """How many rows, a power of two, have an accumulator for each of `columns` in registers."""
+        return next(rows for rows in (4, 2, 1) if rows * columns <= self.registers // 2)
+
+    def store_sums(self, vectors: Sequence[Sequence[Any]], places: Sequence[Any]) -> None:
+        """Store the sum of each variable of vectors[t], one after another, from places[t] on."""
+        rows = len(vectors[0])
+        at_once = max(1, self.lanes // rows)
+        if len(vectors) % at_once:
+            at_once = len(vectors) if len(vectors) in (1, 2, 4) else 1
+        for first in range(0, len(vectors), at_once):
+            some = [slot for column in vectors[first : first + at_once] for slot in column]
+            found = self.sums([self.get(slot, self.f32s) for slot in some])
+            for i in range(at_once):
+                kind = ir.VectorType(I32, rows)
+                mask = ir.Constant(kind, list(range(i * rows, (i + 1) * rows)))
+                part = self.builder.shuffle_vector(found, found, mask)
+                self.store(part, places[first + i], align=4)
+
+    def _halves(self, a: Any, b: Any, low: list[int], high: list[int]) -> Any:
+        kind = ir.VectorType(I32, len(low))
+        parts = [self.builder.shuffle_vector(a, b, ir.Constant(kind, p)) for p in (low, high)]
+        return self.builder.fadd(*parts)
 
     def max(self, vector: Any) -> Any:
         name = f"llvm.vector.reduce.fmax.{_suffix(vector.type)}"

@@ -6,23 +6,19 @@ Each has a PyTorch twin of the same meaning in kernels/reference.py.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numba import njit
 
 from engine import mailbox as mb
-from kernels.cpu_blocks import (
-    dot_q4_0_1,
-    dot_q4_0_4,
-    dot_q4_1_1,
-    dot_q4_1_4,
-    dot_q8_0_1,
-    dot_q8_0_4,
-)
+from kernels.cpu_blocks import DOT_Q4_0, DOT_Q4_1, DOT_Q8_0
 from kernels.cpu_memory import narrow_bf16, read_bf16, read_f16, read_f32, read_u8, write_f32
 from kernels.cpu_state import (
     ADDRESS,
     BF16,
+    CHUNK,
     COLUMNS,
     F32,
     FORMAT,
@@ -41,18 +37,16 @@ from kernels.cpu_state import (
 )
 from kernels.cpu_vector import (
     DIGITS,
+    DOT_ROWS_BF16,
+    DOT_ROWS_F32,
     GROUP,
     QUANT,
-    dot_rows_bf16_1,
-    dot_rows_bf16_4,
-    dot_rows_f32_1,
-    dot_rows_f32_4,
+    WEIGHTED_SUM_BF16,
+    WEIGHTED_SUM_F32,
     exp_sum,
     largest,
     quantise_block,
     sum_squares,
-    weighted_sum_bf16,
-    weighted_sum_f32,
 )
 
 
@@ -112,6 +106,37 @@ def prepare(own: Own, source: int, matrix: np.ndarray, columns: int) -> int:
 
 
 @njit(error_model="numpy")
+def columns_for(count: int) -> int:
+    """The columns of the narrowest kernel for `count` tokens."""
+    return count if count <= 4 else CHUNK
+
+
+def _by_columns(kernels: Sequence[Any]) -> Any:
+    """One function of the kernels for each of `WIDTHS`; the number of columns comes first."""
+    one, two, three, four, eight = kernels
+
+    @njit(error_model="numpy")
+    def dot(columns: int, a: int, b: int, c: int, d: int, e: int, f: int, g: int) -> None:
+        if columns == 1:
+            one(a, b, c, d, e, f, g)
+        elif columns == 2:
+            two(a, b, c, d, e, f, g)
+        elif columns == 3:
+            three(a, b, c, d, e, f, g)
+        elif columns == 4:
+            four(a, b, c, d, e, f, g)
+        else:
+            eight(a, b, c, d, e, f, g)
+
+    return dot
+
+
+_dot_rows_bf16, _dot_rows_f32 = _by_columns(DOT_ROWS_BF16), _by_columns(DOT_ROWS_F32)
+_weighted_bf16, _weighted_f32 = _by_columns(WEIGHTED_SUM_BF16), _by_columns(WEIGHTED_SUM_F32)
+_dot_q4_0, _dot_q4_1, _dot_q8_0 = (_by_columns(made) for made in (DOT_Q4_0, DOT_Q4_1, DOT_Q8_0))
+
+
+@njit(error_model="numpy")
 def dot_group(
     own: Own, source: int, matrix: np.ndarray, group: int, columns: int, tile: np.ndarray
 ) -> None:
@@ -119,31 +144,21 @@ def dot_group(
     form, n, out = matrix[FORMAT], matrix[COLUMNS], tile.ctypes.data
     weights = matrix[ADDRESS] + group * matrix[STRIDE]
     if form <= BF16:
-        rows = rows_of(matrix, group)[1]
-        weights, row_bytes = matrix[ADDRESS] + group * GROUP * matrix[STRIDE], matrix[STRIDE]
-        if form == BF16 and columns == 1:
-            dot_rows_bf16_1(weights, row_bytes, rows, n, source, out, GROUP)
-        elif form == BF16:
-            dot_rows_bf16_4(weights, row_bytes, rows, n, source, out, GROUP)
-        elif columns == 1:
-            dot_rows_f32_1(weights, row_bytes, rows, n, source, out, GROUP)
+        rows, row_bytes = rows_of(matrix, group)[1], matrix[STRIDE]
+        weights += group * (GROUP - 1) * row_bytes  # its stride is one row's, not a group's
+        if form == BF16:
+            _dot_rows_bf16(columns, weights, row_bytes, rows, n, source, out, GROUP)
         else:
-            dot_rows_f32_4(weights, row_bytes, rows, n, source, out, GROUP)
+            _dot_rows_f32(columns, weights, row_bytes, rows, n, source, out, GROUP)
         return
     blocks, quants = n // QUANT, own.quants.ctypes.data
     scales, totals = own.scales.ctypes.data, own.totals.ctypes.data
-    if form == Q4_1 and columns == 1:
-        dot_q4_1_1(weights, blocks, quants, scales, totals, out, GROUP)
-    elif form == Q4_1:
-        dot_q4_1_4(weights, blocks, quants, scales, totals, out, GROUP)
-    elif form == Q4_0 and columns == 1:
-        dot_q4_0_1(weights, blocks, quants, scales, totals, out, GROUP)
+    if form == Q4_1:
+        _dot_q4_1(columns, weights, blocks, quants, scales, totals, out, GROUP)
     elif form == Q4_0:
-        dot_q4_0_4(weights, blocks, quants, scales, totals, out, GROUP)
-    elif columns == 1:
-        dot_q8_0_1(weights, blocks, quants, scales, totals, out, GROUP)
+        _dot_q4_0(columns, weights, blocks, quants, scales, totals, out, GROUP)
     else:
-        dot_q8_0_4(weights, blocks, quants, scales, totals, out, GROUP)
+        _dot_q8_0(columns, weights, blocks, quants, scales, totals, out, GROUP)
 
 
 @njit(error_model="numpy")
@@ -221,37 +236,51 @@ def rotate_and_append(s: Shared, own: Own, layer: int, kv_head: int, t: int, pos
     n, q_size = s.shape[HEAD_DIM], s.shape[HEADS] * s.shape[HEAD_DIM]
     key = q_size + kv_head * n
     value = key + s.shape[KV_HEADS] * n
-    rotate(s, s.qkv[t, key : key + n], layer, 1, position, own.head)
-    append(s, own.head, cache_row(s, s.words[mb.KEYS], layer, kv_head, position))
+    rotate(s, s.qkv[t, key : key + n], layer, 1, position, own.heads[0])
+    append(s, own.heads[0], cache_row(s, s.words[mb.KEYS], layer, kv_head, position))
     values = cache_row(s, s.words[mb.VALUES], layer, kv_head, position)
     append(s, s.qkv[t, value : value + n], values)
 
 
 @njit(error_model="numpy")
-def attend(s: Shared, own: Own, layer: int, head: int, t: int, position: int) -> None:
-    """One query head over every position up to its own. Twin: `attention`."""
-    n = s.shape[HEAD_DIM]
+def attend(s: Shared, own: Own, layer: int, head: int, count: int, position: int) -> None:
+    """One query head of `count` tokens from `position` on, each over every position up to its
+    own. Twin: `attention`.
+    """
+    n, columns = s.shape[HEAD_DIM], columns_for(count)
     kv_head = head // (s.shape[HEADS] // s.shape[KV_HEADS])
-    rotate(s, s.qkv[t, head * n : (head + 1) * n], layer, 0, position, own.head)
+    for t in range(count):
+        rotate(s, s.qkv[t, head * n : (head + 1) * n], layer, 0, position + t, own.heads[t])
     keys = cache_row(s, s.words[mb.KEYS], layer, kv_head, 0)
     values = cache_row(s, s.words[mb.VALUES], layer, kv_head, 0)
-    query, weights = own.head.ctypes.data, own.weights.ctypes.data
-    length = position + 1
+    queries, weights, step = own.heads.ctypes.data, own.weights.ctypes.data, own.weights.shape[1]
+    longest = position + count
     if s.shape[KV_BF16]:
-        dot_rows_bf16_1(keys, 2 * n, length, n, query, weights, 0)
+        _dot_rows_bf16(columns, keys, 2 * n, longest, n, queries, weights, step)
     else:
-        dot_rows_f32_1(keys, 4 * n, length, n, query, weights, 0)
+        _dot_rows_f32(columns, keys, 4 * n, longest, n, queries, weights, step)
+    for t in range(count):
+        own.inverses[t] = soften(own.weights[t], position + t + 1, longest, n)
+    out = s.attended[:, head * n : (head + 1) * n]
+    out[:columns] = np.float32(0.0)
+    out_at, out_step = out.ctypes.data, s.attended.shape[1]
+    if s.shape[KV_BF16]:
+        _weighted_bf16(columns, weights, step, values, longest, n, out_at, out_step)
+    else:
+        _weighted_f32(columns, weights, step, values, longest, n, out_at, out_step)
+    for t in range(count):
+        for i in range(n):
+            out[t, i] *= own.inverses[t]
+
+
+@njit(error_model="numpy")
+def soften(weights: np.ndarray, length: int, longest: int, head_dim: int) -> np.float32:
+    """Softmax, but for a factor that is returned, of the first `length` products of a query and
+    keys; 0 from there up to `longest`.
+    """
     whole = (length + GROUP - 1) // GROUP * GROUP
-    for i in range(length, whole):
-        own.weights[i] = np.float32(-np.inf)
-    scale = np.float32(1.0 / math.sqrt(n))
-    total = exp_sum(weights, weights, whole, scale, scale * largest(weights, whole))
-    out = s.attended[t, head * n : (head + 1) * n]
-    out[:] = np.float32(0.0)
-    if s.shape[KV_BF16]:
-        weighted_sum_bf16(weights, values, length, n, out.ctypes.data)
-    else:
-        weighted_sum_f32(weights, values, length, n, out.ctypes.data)
-    inverse = np.float32(1.0) / total
-    for i in range(n):
-        out[i] *= inverse
+    weights[length:whole] = np.float32(-np.inf)
+    at, scale = weights.ctypes.data, np.float32(1.0 / math.sqrt(head_dim))
+    total = exp_sum(at, at, whole, scale, scale * largest(at, whole))
+    weights[length:longest] = np.float32(0.0)
+    return np.float32(1.0) / total

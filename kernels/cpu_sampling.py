@@ -64,7 +64,8 @@ def gumbel_of(uniform: np.float32) -> np.float32:
 def make_scores(
     logits: np.ndarray,  # float32 [vocab]
     scores: np.ndarray,  # float32 [vocab], written
-    seen: np.ndarray,  # uint8 [vocab]: tokens of the context
+    seen: np.ndarray,  # uint8 [vocab]: tokens of the context, see `cpu_state.Shared`
+    column: int,  # of a pass: drafts up to it are of the context, too
     penalty: np.float32,
     temperature: np.float32,  # 0: leave the scale alone
     first: int,
@@ -79,7 +80,7 @@ def make_scores(
     for token in range(first, last):
         value = logits[token]
         penalised = value * penalty if value < 0 else value / penalty
-        scores[token] = (penalised if seen[token] else value) / divisor
+        scores[token] = (penalised if 0 < seen[token] <= 1 + column else value) / divisor
 
 
 @njit

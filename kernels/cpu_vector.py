@@ -26,6 +26,7 @@ from kernels.cpu_emit import (
 
 GROUP = 16  # rows that every matrix kernel computes together
 DIGITS, BASE = 2, 254  # of a quantised activation; each digit is within -127..127
+_NEAR_ROWS = 64  # rows of values that stay in the nearest cache while all their columns are read
 QUANT = 32  # values that share a scale, in GGUF's block formats as in quantised activations
 _i64, _f32 = types.int64, types.float32
 
@@ -36,7 +37,6 @@ def _make_dot_rows(bf16: bool, columns: int) -> Any:
     w: `rows` rows of float32 or bfloat16, `row_bytes` apart. x: [columns, n] float32, contiguous.
     out: float32, row t begins at out + 4 * t * out_step. Twin: `linear`.
     """
-    at_once = 4 if columns == 1 else 2  # rows; with their columns they fill the registers
     width = BF16_BYTES if bf16 else F32_BYTES
 
     @intrinsic
@@ -50,34 +50,35 @@ def _make_dot_rows(bf16: bool, columns: int) -> Any:
             column_bytes = builder.mul(n, I64(F32_BYTES))
             xs = [e.at(x, builder.mul(I64(t), column_bytes)) for t in range(columns)]
 
-            def sums(first: Any, count: int) -> None:
+            def products(first: Any, count: int) -> None:
                 base = [
                     e.at(w, builder.mul(builder.add(first, I64(r)), row_bytes))
                     for r in range(count)
                 ]
-                cells = [(r, t) for r in range(count) for t in range(columns)]
-                vectors = {cell: e.variable(e.constant(e.f32s, 0.0)) for cell in cells}
+                places = [
+                    e.at(out, builder.add(builder.mul(I64(t), out_step), first), F32_BYTES)
+                    for t in range(columns)
+                ]
+                zero = e.constant(e.f32s, 0.0)
+                sums = [[e.variable(zero) for _ in range(count)] for _ in range(columns)]
                 with e.loop(builder.sdiv(n, I64(e.lanes))) as step:
                     index = builder.mul(step, I64(e.lanes))
-                    multiply_add(base, vectors, index, e.f32s)
-                totals = {
-                    cell: e.variable(e.sum(e.get(slot, e.f32s))) for cell, slot in vectors.items()
-                }
-                with e.loop(n, whole) as index:
-                    multiply_add(base, totals, index, F32)
-                for (r, t), slot in totals.items():
-                    place = builder.add(builder.mul(I64(t), out_step), builder.add(first, I64(r)))
-                    e.store(e.get(slot, F32), e.at(out, place, F32_BYTES), align=4)
+                    x_now = [e.load(e.at(row, index, F32_BYTES), e.f32s, align=4) for row in xs]
+                    for r, row in enumerate(base):
+                        weights = e.load_floats(e.at(row, index, width), bf16, e.f32s)
+                        for t, column in enumerate(sums):
+                            total = e.fma(weights, x_now[t], e.get(column[r], e.f32s))
+                            e.set(column[r], total)
+                e.store_sums(sums, places)
+                with e.loop(n, whole) as index:  # what does not fill a vector
+                    for r, row in enumerate(base):
+                        weight = e.load_floats(e.at(row, index, width), bf16, F32)
+                        for t, place in enumerate(places):
+                            value = e.load(e.at(xs[t], index, F32_BYTES), F32, align=4)
+                            at = e.at(place, F32_BYTES * r)
+                            e.store(e.fma(weight, value, e.load(at, F32, align=4)), at, align=4)
 
-            def multiply_add(base: Any, slots: Any, index: Any, kind: Any) -> None:
-                x_now = [e.load(e.at(row, index, F32_BYTES), kind, align=4) for row in xs]
-                for r, row in enumerate(base):
-                    weight = e.load_floats(e.at(row, index, width), bf16, kind)
-                    for t in range(columns):
-                        slot = slots[r, t]
-                        e.set(slot, e.fma(weight, x_now[t], e.get(slot, kind)))
-
-            e.split_rows(rows, at_once, sums)
+            e.split_rows(rows, e.rows_for(columns), products)
             return context.get_dummy_value()
 
         return types.void(_i64, _i64, _i64, _i64, _i64, _i64, _i64), emit
@@ -85,49 +86,71 @@ def _make_dot_rows(bf16: bool, columns: int) -> Any:
     return dot_rows
 
 
-def _make_weighted_sum(bf16: bool) -> Any:
-    """weighted_sum(p, v, rows, n, out): out[:n] += sum over r of p[r] * v[r, :n].
+def _make_weighted_sum(bf16: bool, columns: int) -> Any:
+    """weighted_sum(p, p_step, v, rows, n, out, out_step): out[t, :n] += p[t, r] * v[r, :n].
 
-    p, out: float32. v: [rows, n] float32 or bfloat16, contiguous. Twin: `attention`.
+    Row after row. p, out: float32, row t begins at 4 * t * step. v: [rows, n] float32 or bfloat16,
+    contiguous. Twin: `attention`.
     """
     width = BF16_BYTES if bf16 else F32_BYTES
 
     @intrinsic
-    def weighted_sum(typing: Any, p: Any, v: Any, rows: Any, n: Any, out: Any) -> Any:
+    def weighted_sum(
+        typing: Any, p: Any, p_step: Any, v: Any, rows: Any, n: Any, out: Any, out_step: Any
+    ) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             e = Emitter(builder, target_features(context))
-            p, v, rows, n, out = args
+            p, p_step, v, rows, n, out, out_step = args
             row_bytes = builder.mul(n, I64(width))
+            shares = [e.at(p, builder.mul(I64(t), p_step), F32_BYTES) for t in range(columns)]
+            places = [e.at(out, builder.mul(I64(t), out_step), F32_BYTES) for t in range(columns)]
             whole = builder.mul(builder.sdiv(n, I64(e.lanes)), I64(e.lanes))
 
-            def add(first: Any, count: int) -> None:
-                numbers = [builder.add(first, I64(r)) for r in range(count)]
-                base = [e.at(v, builder.mul(row, row_bytes)) for row in numbers]
-                share = [e.load(e.at(p, row, F32_BYTES), F32, align=4) for row in numbers]
-                wide = [e.splat(value, e.lanes) for value in share]
-                with e.loop(builder.sdiv(n, I64(e.lanes))) as step:
-                    add_to(base, wide, builder.mul(step, I64(e.lanes)), e.f32s)
+            def add(first: Any, last: Any, index: Any, kind: Any, count: int) -> None:
+                """Rows first .. last - 1 to `count` values of `kind` from `index` on."""
+                lanes = kind.count if isinstance(kind, ir.VectorType) else 1
+                indices = [builder.add(index, I64(i * lanes)) for i in range(count)]
+                targets = [[e.at(place, i, F32_BYTES) for i in indices] for place in places]
+                totals = [[e.variable(e.load(at, kind, align=4)) for at in row] for row in targets]
+                with e.loop(last, first) as r:
+                    row = e.at(v, builder.mul(r, row_bytes))
+                    values = [e.load_floats(e.at(row, i, width), bf16, kind) for i in indices]
+                    for share, column in zip(shares, totals, strict=True):
+                        factor = e.load(e.at(share, r, F32_BYTES), F32, align=4)
+                        wide = factor if kind is F32 else e.splat(factor, e.lanes)
+                        for value, total in zip(values, column, strict=True):
+                            e.set(total, e.fma(value, wide, e.get(total, kind)))
+                for row, column in zip(targets, totals, strict=True):
+                    for at, total in zip(row, column, strict=True):
+                        e.store(e.get(total, kind), at, align=4)
+
+            at_once = e.rows_for(columns)  # vectors of a row
+            wide_step = at_once * e.lanes
+            wide_end = builder.mul(builder.sdiv(n, I64(wide_step)), I64(wide_step))
+            blocks = builder.sdiv(builder.add(rows, I64(_NEAR_ROWS - 1)), I64(_NEAR_ROWS))
+            with e.loop(blocks) as block:
+                first = builder.mul(block, I64(_NEAR_ROWS))
+                end = builder.add(first, I64(_NEAR_ROWS))
+                last = builder.select(builder.icmp_signed("<", end, rows), end, rows)
+                with e.loop(builder.sdiv(n, I64(wide_step))) as step:
+                    add(first, last, builder.mul(step, I64(wide_step)), e.f32s, at_once)
+                with e.loop(builder.sdiv(builder.sub(whole, wide_end), I64(e.lanes))) as step:
+                    index = builder.add(wide_end, builder.mul(step, I64(e.lanes)))
+                    add(first, last, index, e.f32s, 1)
                 with e.loop(n, whole) as index:
-                    add_to(base, share, index, F32)
-
-            def add_to(base: Any, share: Any, index: Any, kind: Any) -> None:
-                place = e.at(out, index, F32_BYTES)
-                total = e.load(place, kind, align=4)
-                for row, value in zip(base, share, strict=True):
-                    total = e.fma(e.load_floats(e.at(row, index, width), bf16, kind), value, total)
-                e.store(total, place, align=4)
-
-            e.split_rows(rows, 4, add)
+                    add(first, last, index, F32, 1)
             return context.get_dummy_value()
 
-        return types.void(_i64, _i64, _i64, _i64, _i64), emit
+        return types.void(_i64, _i64, _i64, _i64, _i64, _i64, _i64), emit
 
     return weighted_sum
 
 
-dot_rows_bf16_1, dot_rows_bf16_4 = _make_dot_rows(True, 1), _make_dot_rows(True, 4)
-dot_rows_f32_1, dot_rows_f32_4 = _make_dot_rows(False, 1), _make_dot_rows(False, 4)
-weighted_sum_bf16, weighted_sum_f32 = _make_weighted_sum(True), _make_weighted_sum(False)
+WIDTHS = (1, 2, 3, 4, 8)  # columns that there are kernels for
+DOT_ROWS_BF16 = [_make_dot_rows(True, columns) for columns in WIDTHS]
+DOT_ROWS_F32 = [_make_dot_rows(False, columns) for columns in WIDTHS]
+WEIGHTED_SUM_BF16 = [_make_weighted_sum(True, columns) for columns in WIDTHS]
+WEIGHTED_SUM_F32 = [_make_weighted_sum(False, columns) for columns in WIDTHS]
 
 
 @intrinsic

@@ -59,7 +59,7 @@ def test_logits_equal_eager_s(tiny_of: TinyFactory, family: str, length: int) ->
     engine, cache = PersistentCpuEngine(model), poison(model.new_cache())
     engine.resident.shared.logits[:] = float("nan")
     (token,) = engine.decode(cache, prompt, SamplingParams(max_tokens=1))
-    actual = torch.from_numpy(engine.resident.shared.logits[:VOCAB].copy())
+    actual = torch.from_numpy(engine.resident.shared.logits[0, :VOCAB].copy())
     assert_close("logits", expected, actual, 2e-5)
     assert token.logprob == pytest.approx(float(expected.log_softmax(-1)[token.id]), abs=1e-3)
     engine.close()

@@ -107,7 +107,7 @@ def test_prompt_chunks_give_the_same_logits_as_single_tokens(
     engine, _ = pair
     one_by_one = engine.logits(engine.model.new_cache(256), text[:30])[-1]
     list(engine.decode(engine.model.new_cache(256), text[:30], SamplingParams(max_tokens=1)))
-    at_once = torch.from_numpy(engine.resident.shared.logits[: len(one_by_one)].copy())
+    at_once = torch.from_numpy(engine.resident.shared.logits[0, : len(one_by_one)].copy())
     torch.testing.assert_close(at_once, one_by_one, rtol=0, atol=1e-3)
 
 

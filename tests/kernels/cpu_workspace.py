@@ -22,8 +22,9 @@ def own_of(widest: int, positions: int = 64, head_dim: int = 64) -> cpu_state.Ow
         scales=floats(-(-size // 32)),
         totals=np.full(2 * -(-size // 32), 12345, dtype=np.int32),
         tile=floats(2, cpu_state.CHUNK, GROUP),
-        head=floats(head_dim),
-        weights=floats(positions + GROUP),
+        heads=floats(cpu_state.CHUNK, head_dim),
+        weights=floats(cpu_state.CHUNK, positions + GROUP),
+        inverses=floats(cpu_state.CHUNK),
         random=np.zeros(4, dtype=np.uint64),
         byte=np.zeros(1, dtype=np.uint8),
     )
@@ -35,7 +36,7 @@ def matrix_row(address: int, form: int, rows: int, columns: int, stride: int) ->
 
 
 def multiply(matrix: np.ndarray, x: torch.Tensor) -> torch.Tensor:
-    """x [tokens, columns] (1 or 4 tokens) times the matrix, group by group: [tokens, rows]."""
+    """x [tokens, columns] (`WIDTHS` tokens) times the matrix, group by group: [tokens, rows]."""
     tokens, rows = len(x), int(matrix[cpu_state.ROWS])
     own = own_of(x.shape[1])
     source = cpu_layers.prepare(own, x.data_ptr(), matrix, tokens)

@@ -28,7 +28,7 @@ def choose(
     partials = np.zeros((ITEMS, PARTIALS))
     for item, part in enumerate(partials):
         first, last = VOCAB * item // ITEMS, VOCAB * (item + 1) // ITEMS
-        cpu_sampling.make_scores(logits, scores, seen, penalty, temperature, first, last)
+        cpu_sampling.make_scores(logits, scores, seen, 0, penalty, temperature, first, last)
         part[LOGIT_MAX] = logits[first:last].max()
         part[LOGIT_SUM] = np.exp(logits[first:last] - part[LOGIT_MAX]).sum()
         part[BEST] = scores[first:last].max()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ from tests.kernels.cpu_workspace import matrix_row, multiply
 
 DTYPES = {torch.float32: F32, torch.bfloat16: BF16}
 WEIGHTED_SUM = {
-    torch.float32: cpu_vector.weighted_sum_f32,
-    torch.bfloat16: cpu_vector.weighted_sum_bf16,
+    torch.float32: cpu_vector.WEIGHTED_SUM_F32,
+    torch.bfloat16: cpu_vector.WEIGHTED_SUM_BF16,
 }
 
 
@@ -26,6 +27,7 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+@cache
 def compiled(intrinsic: Any) -> Any:
     """An intrinsic as a function of its addresses and sizes."""
     count = intrinsic._defn.__code__.co_argcount - 1
@@ -37,13 +39,24 @@ def compiled(intrinsic: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 45), (16, 64), (33, 15), (5, 576)])
-@pytest.mark.parametrize("tokens", [1, 4])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 8])
 def test_linear(dtype: torch.dtype, rows: int, columns: int, tokens: int) -> None:
     weight, x = normal(rows + 1, columns).to(dtype), normal(tokens, columns, seed=1)
     weight[-1] = math.nan  # what lies behind the matrix must not matter
     stride = columns * weight.element_size()
     matrix = matrix_row(weight.data_ptr(), DTYPES[dtype], rows, columns, stride)
     assert_close("linear", reference.linear(x, weight[:-1]), multiply(matrix, x), 1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "columns"), [(7, 45), (33, 64)])
+def test_the_width_of_a_pass_changes_no_bit(dtype: torch.dtype, rows: int, columns: int) -> None:
+    weight, x = normal(rows, columns).to(dtype), normal(8, columns, seed=1)
+    stride = columns * weight.element_size()
+    matrix = matrix_row(weight.data_ptr(), DTYPES[dtype], rows, columns, stride)
+    one_by_one = torch.cat([multiply(matrix, row[None].clone()) for row in x])
+    for width in cpu_vector.WIDTHS:
+        assert torch.equal(multiply(matrix, x[:width].clone()), one_by_one[:width])
 
 
 @pytest.mark.parametrize("n", [1, 15, 16, 17, 576])
@@ -59,11 +72,18 @@ def test_rms_norm(n: int) -> None:
 @pytest.mark.parametrize("n", [2, 15, 64, 100])
 @pytest.mark.parametrize("rows", [1, 3, 4, 5, 70])
 def test_weighted_sum(dtype: torch.dtype, n: int, rows: int) -> None:
-    weights, values = normal(rows), normal(rows + 1, n, seed=1).to(dtype)
+    weights, values = normal(8, rows), normal(rows + 1, n, seed=1).to(dtype)
     values[-1] = math.nan  # noise past the context
-    out = torch.zeros(n)
-    compiled(WEIGHTED_SUM[dtype])(weights.data_ptr(), values.data_ptr(), rows, n, out.data_ptr())
-    assert_close("weighted_sum", weights @ values[:-1].float(), out, 1e-6)
+    expected, one_by_one = weights @ values[:-1].float(), torch.zeros(8, n)
+    for width, kernel in zip(cpu_vector.WIDTHS, WEIGHTED_SUM[dtype], strict=True):
+        out = torch.zeros(width, n)
+        for t in range(width if width == 8 else 0):
+            part = weights[t].data_ptr(), rows, values.data_ptr(), rows, n
+            compiled(WEIGHTED_SUM[dtype][0])(*part, one_by_one[t].data_ptr(), n)
+        sizes = weights.data_ptr(), rows, values.data_ptr(), rows, n
+        compiled(kernel)(*sizes, out.data_ptr(), n)
+        assert_close("weighted_sum", expected[:width], out, 1e-6)
+    assert torch.equal(out, one_by_one), "the width changes no bit"
 
 
 def test_exponentials() -> None:
