@@ -62,7 +62,7 @@ class PersistentTapeEngine(GpuResidentEngine):
         super().__init__(model)
         needed = model.weight_bytes_per_token + scratch_bytes(model.config)
         with told_plainly(self.name, model.config, needed):
-            fitting = widest_pass(model.config, model.device)
+            fitting = widest_pass(model.config, model.device, speculation is not None)
             verified = min(speculation.width, fitting) if speculation else 1
             if speculation and verified < 2:
                 raise UnpausedError(
@@ -72,7 +72,7 @@ class PersistentTapeEngine(GpuResidentEngine):
             self.kernel = TapeKernel(
                 model, verified, choices, measure, speculate=speculation is not None
             )
-            width = min(width, fitting)
+            width = min(width, widest_pass(model.config, model.device))
             wide = TapeKernel(model, width, choices, tape=self.kernel.tape) if width > 1 else None
             self.resident = TapeResident(model, self.kernel, wide)
             self._warm_up()

@@ -64,7 +64,8 @@ class TapeKernel:
         self.measure, self.speculate = measure, speculate
         self.blocks = properties.multi_processor_count
         self.plan = Plan.of(c, self.blocks)
-        self.memory = Memory.of(self.plan, width, properties.shared_memory_per_block_optin)
+        limit = properties.shared_memory_per_block_optin
+        self.memory = Memory.of(self.plan, width, limit, speculate)
         arch = build.architecture((properties.major, properties.minor))
         macros = build.macros(c, width, measure, speculate)
         code = build.compiled(macros, arch, properties.name)
@@ -181,13 +182,13 @@ _EXCHANGES = (
 )  # fmt: skip
 
 
-def widest_pass(config: ModelConfig, device: torch.device) -> int:
+def widest_pass(config: ModelConfig, device: torch.device, speculate: bool = False) -> int:
     """The most tokens of a pass whose activations fit beside the ring: 8, 4, 2 or 1."""
     properties: Any = torch.cuda.get_device_properties(device)
     plan = Plan.of(config, properties.multi_processor_count)
     for width in (8, 4, 2):
         with suppress(UnpausedError):
-            Memory.of(plan, width, properties.shared_memory_per_block_optin)
+            Memory.of(plan, width, properties.shared_memory_per_block_optin, speculate)
             return width
     return 1
 

@@ -185,8 +185,12 @@ class Memory:
         return [getattr(self, f.name) for f in fields(self) if f.name.startswith("at_")]
 
     @classmethod
-    def of(cls, plan: Plan, width: int, limit: int) -> Memory:
-        """For passes of `width` tokens in `limit` bytes, or `UnpausedError`."""
+    def of(cls, plan: Plan, width: int, limit: int, shared: bool = False) -> Memory:
+        """For passes of `width` tokens in `limit` bytes, or `UnpausedError`.
+
+        `shared`: attention's heads and queries lie where the matrices' activations do, which nobody
+        reads meanwhile, and scores where sums do: more is left for the ring of wide passes.
+        """
         c, shares = plan.config, plan.shares
         group = c.heads // c.kv_heads
         kv_tile = TILE * (c.head_dim * 2 + 16)
@@ -205,17 +209,27 @@ class Memory:
             max(s.head_units for s in shares) * UNIT,
         ]
         sizes = [ceil_div(size, 128) * 128 for size in sizes]
-        slots = min(MAX_SLOTS, (limit - STATIC_BYTES - sum(sizes)) // SLOT_BYTES)
+        names = [f.name for f in fields(cls) if f.name.startswith("at_")]
+        size_of = dict(zip(names, sizes, strict=True))
+        if shared:
+            heads, queries, scores = (
+                size_of.pop(f"at_{name}") for name in ("heads", "queries", "scores")
+            )
+            size_of["at_activations"] = max(size_of["at_activations"], heads + queries)
+            size_of["at_sums"] = max(size_of["at_sums"], scores)
+        slots = min(MAX_SLOTS, (limit - STATIC_BYTES - sum(size_of.values())) // SLOT_BYTES)
         if slots < _MIN_SLOTS:
-            needed = STATIC_BYTES + sum(sizes) + _MIN_SLOTS * SLOT_BYTES
+            needed = STATIC_BYTES + sum(size_of.values()) + _MIN_SLOTS * SLOT_BYTES
             raise UnpausedError(
                 f"the tape kernel needs {needed} bytes of shared memory for passes of {width} "
                 f"tokens of this model and the GPU has {limit}: use narrower passes"
             )
-        offsets, end = [], slots * SLOT_BYTES
-        for size in sizes:
-            offsets.append(end)
+        places, end = {}, slots * SLOT_BYTES
+        for name, size in size_of.items():
+            places[name] = end
             end += size
-        names = [f.name for f in fields(cls) if f.name.startswith("at_")]
-        places = dict(zip(names, offsets, strict=True))
+        if shared:
+            places["at_heads"] = places["at_activations"]
+            places["at_queries"] = places["at_heads"] + heads
+            places["at_scores"] = places["at_sums"]
         return cls(ring_slots=slots, size=end, **places)

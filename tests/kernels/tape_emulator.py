@@ -151,7 +151,7 @@ class EmulatedTape:
         kernel.choices, kernel.measure, kernel.trace_pass = Choices(split_tiles=tiles), False, -1
         kernel.speculate = speculate
         kernel.plan = Plan.of(config, blocks)
-        kernel.memory = Memory.of(kernel.plan, width, _SHARED_BYTES)
+        kernel.memory = Memory.of(kernel.plan, width, _SHARED_BYTES, speculate)
         kernel._tensors = kernel._allocate()
         for name in ("logits", "seen", "prompt", "context", "costs"):
             setattr(kernel, name, kernel.buffer(name))

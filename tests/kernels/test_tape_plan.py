@@ -156,6 +156,16 @@ def test_shared_memory_is_laid_out_without_overlap(name: str) -> None:
     assert memory.size + 6144 <= H200_SHARED_BYTES
 
 
+@pytest.mark.parametrize(("name", "width"), [("llama-3.2-1b", 8), ("llama-3.1-8b", 4)])
+def test_what_is_not_used_at_a_time_leaves_room_for_the_ring(name: str, width: int) -> None:
+    plan = Plan.of(SHAPES[name], H200_BLOCKS)
+    apart = Memory.of(plan, width, H200_SHARED_BYTES)
+    memory = Memory.of(plan, width, H200_SHARED_BYTES, True)
+    assert memory.ring_slots > apart.ring_slots and memory.size + 6144 <= H200_SHARED_BYTES
+    assert memory.at_heads == memory.at_activations < memory.at_queries < memory.at_slice
+    assert memory.at_scores == memory.at_sums < memory.at_residual < memory.at_turns
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
