@@ -1,4 +1,4 @@
-"""The tape kernel on a GPU: its stages against the PyTorch twin, wide passes, and waits that end.
+"""The tape kernel on a GPU: its stages against the PyTorch twin, wide passes, drafts, waits that end.
 
 What every engine must do is in tests/engine/test_conformance.py.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from engine.models.base import Model, ModelConfig
 from engine.models.rope import rope_table
 from engine.persistent_tape import PersistentTapeEngine
 from engine.sampling import SamplingParams
+from engine.speculation import Speculation
 from engine.weights import as_weights
 from kernels import reference as twin
 from kernels.tape import TapeKernel
@@ -204,3 +206,91 @@ def test_a_wait_that_takes_too_long_names_its_place_and_the_engine_goes_on() -> 
     plan[0, 5], words[mb.TIMEOUT_NS] = slices, patience
     assert len(list(engine.decode(new_cache(engine), [1], SamplingParams(max_tokens=5)))) == 5
     engine.close()
+
+
+@pytest.fixture(scope="module")
+def drafting(engine: PersistentTapeEngine) -> Iterator[PersistentTapeEngine]:
+    """The same model with drafts."""
+    made = PersistentTapeEngine(engine.model, speculation=Speculation("ngram"))
+    yield made
+    made.close()
+
+
+HISTORY, REPLY = 150, 40
+SAMPLERS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.8, "seed": 2**63 + 5},
+    {"temperature": 1.0, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 3},
+]
+
+
+def planted(engine: PersistentTapeEngine, text: list[int], wrong_every: int) -> KVCache:
+    """`HISTORY` tokens in the cache, whose list says something in which `text` is looked up."""
+    ids, copied = ids_of(engine, HISTORY), list(text)
+    cache = filled(engine, ids[:-1])
+    for at in range(2, len(copied), wrong_every or len(copied)):
+        copied[at] = (copied[at] + bool(wrong_every)) % engine.model.config.vocab
+    held = [ids[-1], *copied]
+    cache.token_ids[HISTORY - 1 - len(held) :] = held
+    return cache
+
+
+@pytest.mark.parametrize("options", SAMPLERS)
+def test_drafts_do_not_change_the_text(
+    engine: PersistentTapeEngine, drafting: PersistentTapeEngine, options: dict[str, Any]
+) -> None:
+    """All right, wrong now and then, all wrong; where rounding may choose, near ties may differ."""
+    params, last = SamplingParams(max_tokens=REPLY, **options), ids_of(engine, HISTORY)[-1:]
+    plain = [
+        t.id for t in engine.decode(filled(engine, ids_of(engine, HISTORY)[:-1]), last, params)
+    ]
+    # The verifying kernel's own text, which it says with drafts and without.
+    alone = [t.id for t in drafting.decode(planted(drafting, plain, 1), last, params)]
+    same = next((i for i, (a, b) in enumerate(zip(plain, alone, strict=True)) if a != b), REPLY)
+    assert same >= 8
+    for wrong_every in (0, 3, 7):
+        run = drafting.decode(planted(drafting, alone, wrong_every), last, params)
+        tokens = list(run)
+        assert [t.id for t in tokens] == alone
+        counts = run.drafts
+        assert counts is not None and counts.passes + counts.accepted == REPLY - 1
+        assert run.launches == 1
+        if wrong_every == 0:
+            assert counts.accepted > 0 and len({t.time_ns for t in tokens}) == counts.passes + 1
+        else:
+            assert counts.accepted < counts.drafted
+
+
+def test_drafted_replies_end_where_they_would(
+    engine: PersistentTapeEngine, drafting: PersistentTapeEngine
+) -> None:
+    params, last = SamplingParams(max_tokens=REPLY, temperature=0.8), ids_of(engine, HISTORY)[-1:]
+    text = [t.id for t in drafting.decode(planted(drafting, [0], 0), last, params)]
+    text = [t.id for t in drafting.decode(planted(drafting, text, 0), last, params)]
+    for at in [at for at in range(3, 20) if text.index(text[at]) == at]:
+        stops = dataclasses.replace(params, stop_ids=frozenset({text[at]}))
+        run = drafting.decode(planted(drafting, text, 0), last, stops)
+        assert [t.id for t in run] == text[: at + 1] and run.finish_reason == "eos"
+        limited = dataclasses.replace(params, max_tokens=at + 1)
+        cache = planted(drafting, text, 0)
+        run = drafting.decode(cache, last, limited)
+        assert [t.id for t in run] == text[: at + 1] and run.finish_reason == "length"
+        assert cache.length == HISTORY + at
+    cache = planted(drafting, text, 0)
+    run = drafting.decode(cache, last, dataclasses.replace(params, max_tokens=300))
+    taken = [next(iter(run)).id]
+    run.stop()
+    taken += [t.id for t in run]
+    assert taken == text[: len(taken)] and len(taken) < 300 and run.finish_reason == "stopped"
+    whole = drafting.model.new_cache(HISTORY + 10)
+    drafting.prefill(whole, ids_of(drafting, HISTORY)[:-1])
+    run = drafting.decode(whole, last, params)
+    assert len(list(run)) == 11 and run.finish_reason == "context"
+
+
+def test_drafted_replies_are_identical_from_run_to_run(drafting: PersistentTapeEngine) -> None:
+    """Whatever widths the clock has chosen."""
+    params = SamplingParams(max_tokens=60, temperature=0.7, top_p=0.9, seed=17)
+    loop = ids_of(drafting, 10) * 4
+    replies = [[t.id for t in drafting.decode(new_cache(drafting), loop, params)] for _ in range(5)]
+    assert all(reply == replies[0] for reply in replies)
