@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from engine.base import DraftCounts
 from engine.conversation import Conversation
 from engine.eager import EagerEngine
 from engine.launches import count_launches
 from engine.metrics import ReplyMetrics
 from engine.models.base import Model
 from engine.sampling import SamplingParams
+from engine.speculation import Speculation
 from tests.engine.scripted import ScriptedEngine
 
 MS = 1_000_000  # nanoseconds
@@ -98,6 +100,58 @@ def test_a_reply_of_a_conversation(long_llama: Model) -> None:
     assert figures["kv_bytes"] == chat.cache.length * chat.cache.bytes_per_position
     # Two layers, two heads of 16, keys and values, float32.
     assert chat.cache.bytes_per_position == 2 * 2 * 16 * 2 * 4
+
+
+def test_without_drafts_nothing_is_said_of_them() -> None:
+    reply = metrics(10.0, 20.0)
+    assert reply.as_dict()["speculation"] is None
+    assert reply.acceptance is None and reply.tokens_per_pass is None
+    assert reply.pace_ms == 10.0
+
+
+def test_several_tokens_of_a_pass_arrive_together() -> None:
+    """Passes of 20 ms that gave 3, 1 and 2 tokens after the prompt's one."""
+    reply = metrics(
+        *(10.0, 30.0, 30.0, 30.0, 50.0, 70.0, 70.0),
+        prompt_tokens=96,
+        weight_bytes_per_token=1_000_000,
+        kv_bytes_per_position=100,
+        drafts=DraftCounts(passes=3, drafted=8, accepted=3),
+    )
+    figures = reply.as_dict()
+    assert figures["speculation"] == {
+        "passes": 3, "drafted": 8, "accepted": 3, "acceptance": 0.375, "tokens_per_pass": 2.0,
+    }  # fmt: skip
+    # Half of the six latencies are 0 and half are 20.
+    assert figures["tpot_ms"]["p50"] == 10.0 and figures["tpot_ms"]["max"] == 20.0
+    assert reply.pace_ms == 10.0 and figures["tokens_per_s"] == 100.0
+    # A pass reads 1,000,000 bytes and 99.5 positions in 20 ms: 50,497,500 bytes a second.
+    assert reply.bandwidth_share(50_497_500) == pytest.approx(1.0)
+
+
+def test_nothing_drafted_is_no_share_of_nothing() -> None:
+    figures = metrics(10.0, 20.0, drafts=DraftCounts(passes=1)).as_dict()
+    assert figures["speculation"]["acceptance"] is None
+    assert figures["speculation"]["tokens_per_pass"] == 1.0
+    before = metrics(drafts=DraftCounts()).as_dict()["speculation"]
+    assert before["tokens_per_pass"] is None
+
+
+def test_hidden_tokens_count_in_what_was_drafted(long_llama: Model) -> None:
+    engine, chat = (
+        EagerEngine(long_llama, speculation=Speculation("ngram")),
+        Conversation(long_llama),
+    )
+    chat.hidden_tokens = 20
+    stream = chat.reply(engine, "hello hello hello hello", SamplingParams(max_tokens=30))
+    seen = [stream.metrics().drafts for _ in stream]
+    counts = stream.metrics().drafts
+    assert counts is not None and all(one is not None for one in seen)
+    # The first token of either run comes with its prompt.
+    assert counts.passes + counts.accepted >= stream.metrics().tokens - 2
+    assert counts.accepted <= counts.drafted
+    before = stream.metrics()
+    assert before.drafts is not stream.metrics().drafts  # a snapshot stays as it is
 
 
 class Operations(TorchDispatchMode):

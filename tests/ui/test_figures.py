@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from ui.figures import number, strip, sum_of, waterfall
+from engine.base import DraftCounts
+from engine.metrics import ReplyMetrics
+from ui.figures import number, strip, sum_of, summary, waterfall
+from ui.words import answer_label
 
 STAGES = [{"name": "endpointing", "ms": 200.0}, {"name": "prefill", "ms": 50.0},
           {"name": "transport", "ms": 0.0}, {"name": "playback", "ms": 150.0}]  # fmt: skip
+
+
+def test_drafts_are_told_where_there_are_any() -> None:
+    times = [10_000_000 * n for n in (1, 2, 2, 2, 3)]
+    plain = ReplyMetrics(engine="e", model="m", token_times_ns=times)
+    assert "pass" not in summary(plain.as_dict()) + answer_label(plain.as_dict(), "E")
+    for counts, words in (
+        (DraftCounts(2, 4, 2), "2.0 tokens a pass, 50% of drafts right"),
+        (DraftCounts(4, 0, 0), "nothing drafted"),
+    ):
+        figures = dataclasses.replace(plain, drafts=counts).as_dict()
+        assert summary(figures).endswith(words)
+        assert answer_label(figures, "E").endswith(words)
 
 
 def test_bars_follow_each_other_and_fill_the_width() -> None:

@@ -1,5 +1,6 @@
 import pytest
 
+from engine.base import DraftCounts
 from engine.metrics import ReplyMetrics
 from tests.ui.conftest import until
 from tests.ui.fakes import FakePipeline
@@ -26,6 +27,16 @@ def test_every_token_counts_with_its_own_latency() -> None:
     assert value(telemetry, "ttft_seconds_sum", engine="e") == 0.05
     assert value(telemetry, "tpot_seconds_count", engine="e") == 2
     assert value(telemetry, "tpot_seconds_bucket", engine="e", le="0.001") == 1
+
+
+def test_drafts_are_counted_where_there_are_any() -> None:
+    telemetry = Telemetry()
+    times = [50_000_000, 51_000_000, 51_000_000]
+    telemetry.reply(ReplyMetrics(engine="e", token_times_ns=times, drafts=DraftCounts(1, 3, 1)))
+    telemetry.reply(ReplyMetrics(engine="plain", token_times_ns=times))
+    names = ("passes_total", "drafted_tokens_total", "accepted_tokens_total")
+    assert [value(telemetry, name, engine="e") for name in names] == [1, 3, 1]
+    assert b'passes_total{engine="plain"}' not in telemetry.exposition()
 
 
 def test_a_visitors_turns_are_counted(
