@@ -229,6 +229,7 @@ class EmulatedResident(TapeResident):
     def __init__(self, tape: EmulatedTape) -> None:
         tape.kernel.launch = tape.launch  # type: ignore[method-assign]
         super().__init__(tape.model, tape.kernel)
+        self.words[mb.TIMEOUT_NS] = 60 * 10**9  # fibers on a busy machine
 
 
 def test_two_replies_on_one_cache_through_the_engines_host_side(
