@@ -10,11 +10,11 @@ _MIN_LETTERS = 10  # of a piece; a shorter one is over before the next has been 
 # A first sentence without punctuation is not waited for: it is cut before a word that begins a
 # clause, or when it has become long.
 _FIRST_MIN_WORDS = 5
-_FIRST_MAX_WORDS = 8  # 2.5 s of speech, 120 ms of synthesis; 11 words take 200 ms
+_FIRST_MAX_WORDS = 7  # 2.2 s of speech, 105 ms of synthesis; 11 words take 200 ms
 _FIRST_SHORTEST, _FIRST_LATEST = 4, 14  # words: rather wait than begin with two
 # The next pieces grow as there is more speech to cover their synthesis, which a busy processor
 # drags out: the second of a long sentence would otherwise come too late.
-_RAMP_WORDS = (_FIRST_MAX_WORDS, 16, 28)
+_RAMP_WORDS = (_FIRST_MAX_WORDS, 14, 28)
 _MAX_WORDS = 45  # about 60 tokens
 _MAX_CHARS = 280
 

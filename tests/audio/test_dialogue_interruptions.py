@@ -81,7 +81,7 @@ def test_a_cough_during_a_reply_costs_a_short_pause() -> None:
 
 def test_a_click_during_a_reply_ducks_at_most() -> None:
     there = asked()
-    there.room.quiet(1.0).hear(there.say("...", 0.1)).until_idle()
+    there.room.quiet(1.0).hear(there.say("...", 0.06)).until_idle()
     assert there.room.over == [("complete", REPLY)]
     assert there.room.of(Pause) == []
     assert [event.on for event in there.room.of(Duck)] in ([], [True, False])

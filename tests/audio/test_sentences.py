@@ -102,7 +102,12 @@ PIECES = [
     (
         "first sentence without punctuation",
         "Plants make their own food from light because they can.",
-        ["Plants make their own food from light", "because they can."],
+        ["Plants make their own food", "from light because they can."],
+    ),
+    (
+        "first sentence up to a clause",
+        "Plants make their own food because they can.",
+        ["Plants make their own food", "because they can."],
     ),
     (
         "lines",
