@@ -1,4 +1,4 @@
-"""The room of the dialogue's tests with the real models: detector, judge, transcriber, engine, voice."""
+"""A room on a virtual clock with the real models: detector, judge, transcriber, engine, voice."""
 
 from __future__ import annotations
 
