@@ -95,6 +95,7 @@ def start(
         quiet=True,
         favicon_path=panels.STATIC / "favicon.svg",
         prevent_thread_lock=True,
+        _frontend=False,  # asks itself for a page, and gives up after 3 s: models are loading now
         share=False,  # also against the environment: ui/share.py opens the link, once all is up
     )
     tighten(blocks.server)

@@ -41,6 +41,13 @@ def test_a_port_of_an_earlier_run_can_be_had_again() -> None:
         start(services(FakePipeline()), port=port).close()
 
 
+def test_a_machine_too_busy_to_answer_itself_at_once_still_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gradio.networking.url_ok", lambda url: False)
+    start(services(FakePipeline()), port=free_port()).close()
+
+
 @pytest.mark.parametrize("port", [0, -1, 65536])
 def test_what_is_no_port_is_refused(port: int) -> None:
     with pytest.raises(UnpausedError, match="not a port"):
