@@ -38,7 +38,9 @@ _WORKERS = 12
 class _Compiler(StepKernels):
     """Compiles what it would launch."""
 
-    def _run(self, kernel: Any, programs: int, *args: Any, **options: Any) -> None:
+    def _run(
+        self, kernel: Any, programs: int | tuple[int, int], *args: Any, **options: Any
+    ) -> None:
         kernel.warmup(*args, grid=(1,), **options)
 
 
