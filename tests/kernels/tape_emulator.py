@@ -208,7 +208,9 @@ class EmulatedTape:
         self.kernel.clear()
         self.kernel.buffer("state")[0] = 0
         values = self.kernel._params(words, slots, run, numbers)
-        (ctypes.c_uint64 * (MAX_WIDTH + 1)).in_dll(self._library, "pass_ns")[:] = self.costs_ns
+        pass_ns = (ctypes.c_uint64 * (MAX_WIDTH + 1)).in_dll(self._library, "pass_ns")
+        for width, cost_ns in enumerate(self.costs_ns):
+            pass_ns[width] = cost_ns
         self._library.run(ctypes.c_void_p(values.ctypes.data), self.blocks, seed)
 
 
