@@ -29,6 +29,16 @@ function formatRate(value) {
   return value.toFixed(value >= 100 ? 0 : 1);
 }
 
+// What drafts did, in words; null where the engine does not draft and every pass gives one token.
+function describeDrafts(speculation) {
+  if (!speculation) return null;
+  const { acceptance, tokens_per_pass: tokens } = speculation;
+  return {
+    acceptance: acceptance === null ? "–" : String(Math.round(100 * acceptance)),
+    perPass: formatRate(tokens),
+  };
+}
+
 // Where each stage's bar begins and how long it is, in percent of the whole.
 function layOutStages(stages) {
   const total = stages.reduce((sum, stage) => sum + stage.ms, 0);
@@ -109,13 +119,12 @@ class Readings {
     this.find("strip").dataset.running = String(Boolean(event.running));
   }
 
-  // Only where the engine drafts: elsewhere every pass gives one token.
   showDrafts(speculation) {
-    for (const part of ["drafts", "passes"]) this.find(part).hidden = !speculation;
-    if (!speculation) return;
-    const { acceptance, tokens_per_pass: tokens } = speculation;
-    this.say("acceptance", acceptance === null ? "–" : formatMs(100 * acceptance));
-    this.say("per-pass", formatRate(tokens));
+    const shown = describeDrafts(speculation);
+    for (const part of ["drafts", "passes"]) this.find(part).hidden = !shown;
+    if (!shown) return;
+    this.say("acceptance", shown.acceptance);
+    this.say("per-pass", shown.perPass);
   }
 
   showStages({ stages, verdict, engine_label: engine }) {
@@ -157,4 +166,4 @@ class Readings {
   }
 }
 
-if (typeof module !== "undefined") module.exports = { formatMs, formatRate, layOutStages };
+if (typeof module !== "undefined") module.exports = { describeDrafts, formatMs, formatRate, layOutStages };

@@ -1,7 +1,12 @@
 const assert = require("node:assert");
 const { test } = require("node:test");
 const { describeStatus, microphoneFault } = require("../../../ui/static/status.js");
-const { formatMs, formatRate, layOutStages } = require("../../../ui/static/readings.js");
+const {
+  describeDrafts,
+  formatMs,
+  formatRate,
+  layOutStages,
+} = require("../../../ui/static/readings.js");
 
 const open = { socket: "open", microphone: "off" };
 
@@ -75,4 +80,13 @@ test("stages follow each other and fill the whole", () => {
 test("stages that took no time lay out without a fault", () => {
   assert.deepStrictEqual(layOutStages([]), { bars: [], total: 0 });
   assert.strictEqual(layOutStages([{ name: "prefill", ms: 0 }]).bars[0].length, 0);
+});
+
+test("drafts are told only where the engine drafts", () => {
+  assert.equal(describeDrafts(null), null);
+  assert.equal(describeDrafts(undefined), null);
+  const speculation = { passes: 5, drafted: 12, accepted: 9, acceptance: 0.75, tokens_per_pass: 2.8 };
+  assert.deepEqual(describeDrafts(speculation), { acceptance: "75", perPass: "2.8" });
+  const none = { passes: 0, drafted: 0, accepted: 0, acceptance: null, tokens_per_pass: null };
+  assert.deepEqual(describeDrafts(none), { acceptance: "–", perPass: "–" });
 });
