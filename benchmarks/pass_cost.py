@@ -21,7 +21,7 @@ from engine.registry import ENGINES
 from engine.sampling import SamplingParams
 from engine.speculation import MAX_WIDTH, Speculation
 
-TOKENS, ROUNDS = 64, 3
+TOKENS, ROUNDS = 48, 2
 
 
 def pass_costs(

@@ -14,7 +14,7 @@ from benchmarks.planted import Stage, trace
 from benchmarks.results import RESULTS, Entry, Report, load_results
 from benchmarks.speculation_prompts import PROMPTS
 from benchmarks.speculation_rows import OFF, prompt_figures, rows
-from benchmarks.subject import Subject
+from benchmarks.subject import WIDENED, Subject
 from benchmarks.timing import EngineSide, Reply, Side, in_turn
 from engine.base import DecodeEngine
 from engine.errors import UnpausedError
@@ -98,8 +98,10 @@ class Contest:
                 continue
             self.ways[choice] = found
             if found is not None and found.draft_model is not None:
-                draft = found.draft_model
-                self.entry["drafts"][choice] = draft.name
+                name = found.draft_model.name
+                same = self.model.name == name + WIDENED
+                words = ": the same weights, in the blocks of their file" if same else ""
+                self.entry["drafts"][choice] = name + words
 
     def _engine(self, name: str, gate: Gate, recorded: Mapping[str, Mapping[str, str]]) -> None:
         engines: dict[str, DecodeEngine] = {}

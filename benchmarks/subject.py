@@ -13,7 +13,7 @@ from engine.setup import DTYPE, locate_model
 from engine.weights import check_memory, load_model
 
 SHAPE_PREFIX = "shape:"
-WIDE_PREFIX = "bf16:"
+WIDE_PREFIX, WIDENED = "bf16:", " widened to bfloat16"
 _TAIL = 5  # tokens that close the question and open the answer
 _PASSAGE = (
     "Explain how a lighthouse works, why it was useful to sailors, how its light was made before "
@@ -67,7 +67,7 @@ def load_subject(spec: str, device: torch.device) -> Subject:
     name, path = locate_model(spec.removeprefix(WIDE_PREFIX))
     model = load_model(path, device, DTYPE, name)
     if spec.startswith(WIDE_PREFIX):
-        model = Model(f"{name} widened to bfloat16", model.config, model.weights, model.tokenizer)
+        model = Model(name + WIDENED, model.config, model.weights, model.tokenizer)
     return Subject(model, real=True)
 
 
