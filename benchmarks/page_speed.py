@@ -3,7 +3,7 @@
 1. tokens/s of `app.py chat` and of the page on the same engine, model and question, with the same
    number of engine threads, in turn (A B C D A B C D), the page's sound off:
      chat            the command, in a process of its own each time
-     elsewhere       the page, read by a client that asks, follows and draws nothing, at the lowest
+     elsewhere       the page, read by a client that asks, follows and draws nothing, at low
                      priority: what a page open on another machine costs the engine
      low priority    the page in a Chromium that gives way to the engine
      same cores      the page in a Chromium as it comes, which draws on the engine's own cores
@@ -42,7 +42,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).with_name("results")
 QUESTION = "Tell me a long story about a lighthouse keeper and the sea."
 PATIENCE_MS = 120_000
-LOWEST = 19  # niceness
+LOWEST = 10  # niceness: gives way, and still comes to its end
 SESSION = os.getsid(0)  # the server's and chat's, too
 
 

@@ -26,9 +26,9 @@ class Audio {
 
   // Making a context asks the system and may take 50 ms: done ahead, it delays no gesture.
   prepare() {
-    if ("AudioWorkletNode" in window) {
-      this.context ??= new AudioContext({ latencyHint: "interactive" });
-    }
+    if (this.context || !("AudioWorkletNode" in window)) return;
+    this.context = new AudioContext({ latencyHint: "interactive" });
+    this.context.suspend(); // some browsers would begin without being asked
   }
 
   // No sound is wanted: unless the microphone needs it the device rests until the next `start`.

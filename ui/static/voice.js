@@ -59,7 +59,7 @@ class Voice {
     this.find("hands-free").addEventListener("click", () => this.toggleHandsFree());
     this.find("sound").addEventListener("click", () => {
       this.soundWanted = !this.soundWanted;
-      this.updateSound();
+      this.updateSound(true);
     });
     this.find("stop").addEventListener("click", () => this.stop());
     document.addEventListener("keydown", (event) => this.keyDown(event));

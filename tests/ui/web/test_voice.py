@@ -25,8 +25,9 @@ pytestmark = pytest.mark.browser
 
 
 def hear_beep(page: Page) -> None:
-    """Until the microphone has heard the beep that the fake one makes once a second."""
-    page.wait_for_function("unpaused.dial.levels.some((level) => level > 0.3)")
+    """Until the microphone has heard the beep that the fake one makes, and others after it."""
+    page.wait_for_function("Math.max(...unpaused.dial.levels) > 0.3", polling=100)
+    page.wait_for_timeout(1500)  # it makes one a second: this is how long the person speaks
 
 
 def test_holding_space_is_a_spoken_turn(page: Page) -> None:
