@@ -21,6 +21,7 @@ from engine.models.base import Model
 from engine.registry import ENGINES
 from engine.sampling import SamplingParams, gumbel_noise, sample
 from engine.setup import best_device
+from engine.speculation import Speculation
 from engine.weights import load_model
 from tests.engine.tiny import poison
 
@@ -74,6 +75,17 @@ def lag(row: torch.Tensor, token_id: int, params: SamplingParams, position: int)
     return (scores.max() - scores[token_id]).item() * params.temperature
 
 
+def subjects() -> list[str]:
+    """The engines, and once more, as "name+ngram", those that can draft n-grams."""
+    drafting = [name for name, entry in ENGINES.items() if "ngram" in entry.speculates()]
+    return [*ENGINES, *(f"{name}+ngram" for name in drafting)]
+
+
+def unavailable(subject: str) -> str | None:
+    """Why this machine cannot run one of `subjects`, or None when it can."""
+    return ENGINES[subject.partition("+")[0]].unavailable()
+
+
 @dataclass
 class Workshop:
     """Builds engines once for each model and dtype, and closes them in the end."""
@@ -83,7 +95,7 @@ class Workshop:
     )
 
     def build(self, name: str, path: Path, dtype: str) -> tuple[DecodeEngine, Model] | str:
-        """Engine `name` and its model from `path`, or why it does not run that."""
+        """`name` of `subjects` and its model from `path`, or why it does not run that."""
         key = (name, path, dtype)
         if key not in self._built:
             self._built[key] = self._try(name, path, DTYPES[dtype])
@@ -97,11 +109,13 @@ class Workshop:
 
     def _try(self, name: str, path: Path, dtype: torch.dtype) -> tuple[DecodeEngine, Model] | str:
         """On the best device this machine has, else on the CPU."""
-        entry, reason = ENGINES[name], ""
+        engine, _, drafts = name.partition("+")
+        entry, reason = ENGINES[engine], ""
         for device in dict.fromkeys((best_device(), torch.device("cpu"))):
             model = self._model(path, device, dtype)
             try:
-                return entry.build(model, threads=2), model
+                speculation = Speculation("ngram") if drafts else None
+                return entry.build(model, threads=2, speculation=speculation), model
             except UnpausedError as error:
                 reason = reason or str(error)
         return reason

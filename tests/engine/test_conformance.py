@@ -17,7 +17,7 @@ from engine.errors import UnpausedError
 from engine.models.base import Model
 from engine.registry import DEFAULT_ENGINE, ENGINES, engine_entry
 from engine.sampling import SamplingParams
-from tests.engine.conformance import DTYPES, SLACK, Subject, Workshop
+from tests.engine.conformance import DTYPES, SLACK, Subject, Workshop, subjects, unavailable
 from tests.engine.conftest import TinyFactory
 from tests.engine.tiny import CONTEXT, FAMILIES, VOCAB, poison, random_ids, reference_logits
 
@@ -41,11 +41,11 @@ def workshop() -> Iterator[Workshop]:
     made.close()
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=subjects())
 def make(request: pytest.FixtureRequest, workshop: Workshop, tiny_of: TinyFactory) -> Make:
     """`make(family, dtype)`: the engine on that tiny model; skips what it says it cannot do."""
     name = request.param
-    reason = ENGINES[name].unavailable()
+    reason = unavailable(name)
     if reason:
         pytest.skip(f"{name}: {reason}")
 
@@ -341,7 +341,7 @@ def test_refusals_before_any_work(subject: Subject) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", subjects())
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.7, "top_p": 0.9, "seed": 5}])
 def test_smollm2(
     name: str,
@@ -351,7 +351,7 @@ def test_smollm2(
     smollm2_path: Path,
 ) -> None:
     """Against float32 logits that test_exactness has shown to be transformers'."""
-    reason = ENGINES[name].unavailable()
+    reason = unavailable(name)
     built = reason or workshop.build(name, smollm2_path, "float32")
     if isinstance(built, str):
         pytest.skip(f"{name}: {built}")
