@@ -135,7 +135,7 @@ def stop_ms(engine: PersistentCpuEngine, ids: list[int]) -> dict[str, float]:
         cache = engine.model.new_cache(512)
         run = engine.decode(cache, ids[:8], SamplingParams(max_tokens=400))
         for _ in range(3 + count % 3):
-            next(run)
+            next(iter(run))
         asked: list[float] = []
 
         def stop(run: Any = run, asked: list[float] = asked) -> None:

@@ -132,7 +132,7 @@ def test_stop_leaves_the_cache_as_if_nothing_more_had_been_decoded(
 ) -> None:
     cache, prompt = engine.model.new_cache(), random_ids(5)
     run = engine.decode(cache, prompt, SamplingParams(max_tokens=150))
-    tokens = [next(run).id for _ in range(3)]
+    tokens = [next(iter(run)).id for _ in range(3)]
     run.stop()
     assert list(run) == [] and run.finish_reason == "stopped"
     assert cache.token_ids == prompt + tokens[:-1]
@@ -162,7 +162,7 @@ def test_an_abandoned_reply_frees_the_engine(engine: PersistentCpuEngine) -> Non
 
 def test_a_second_reply_is_refused_while_one_runs(engine: PersistentCpuEngine) -> None:
     run = engine.decode(engine.model.new_cache(), [1], SamplingParams(max_tokens=190))
-    next(run)
+    next(iter(run))
     with pytest.raises(UnpausedError, match="another reply"):
         engine.decode(engine.model.new_cache(), [1], SamplingParams())
     with pytest.raises(UnpausedError, match="another reply"):
@@ -240,7 +240,7 @@ def test_an_idle_engine_costs_no_core(engine: PersistentCpuEngine) -> None:
 def test_closing_in_the_middle_of_a_reply_leaves_no_thread(model: Model) -> None:
     engine = PersistentCpuEngine(model)
     run = engine.decode(model.new_cache(), [1], SamplingParams(max_tokens=190))
-    next(run)
+    next(iter(run))
     own = list(engine.resident._threads)
     engine.close()
     engine.close()

@@ -41,7 +41,8 @@ class Latencies {
     }
     this.values[this.count++] = value;
     if (value > this.high) this.high = value;
-    if (value < this.low) this.low = Math.max(STRIP_FLOOR_MS, value);
+    // 0 is of a token that came with another: the scale need not reach down to it.
+    if (value > 0 && value < this.low) this.low = Math.max(STRIP_FLOOR_MS, value);
   }
 
   // The median of the last few: what a token takes now.

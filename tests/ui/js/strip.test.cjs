@@ -77,6 +77,7 @@ test("the scale is whole decades around all that is shown", () => {
   assert.deepStrictEqual(decades([filled([10, 10])]), { low: 10, high: 100 });
   assert.deepStrictEqual(decades([new Latencies()]), { low: 1, high: 10 });
   assert.ok(decades([filled([0])]).low > 0);
+  assert.deepStrictEqual(decades([filled([18, 0, 0, 20])]), { low: 10, high: 100 });
 });
 
 test("heights are logarithmic and stay inside", () => {
