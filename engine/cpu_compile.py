@@ -50,12 +50,12 @@ def compiled(function: Any, arguments: tuple[Any, ...], folder: Path) -> Any:
 
     signature = tuple(numba.typeof(argument) for argument in arguments)
     if not _usable(folder):
-        _log.warning("%s cannot be written: compiling the CPU engine anew, about 20 s", folder)
+        _log.warning("%s cannot be written: compiling the CPU engine anew, about 40 s", folder)
         function.compile(signature)
         return function
     _use_folder(function, folder)
     if not any(folder.rglob("*.nbi")):
-        _log.warning("compiling the CPU engine, once for this machine: about 20 s")
+        _log.warning("compiling the CPU engine, once for this machine: about 40 s")
     try:
         function.compile(signature)
     except Exception:  # numba and pickle raise what they like over a damaged file
