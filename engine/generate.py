@@ -92,11 +92,11 @@ class ThinkSplitter:
 
 def stream_text(
     run: DecodeRun, tokenizer: Tokenizer, stop_ids: frozenset[int], stops: Sequence[str] = ()
-) -> Generator[TextDelta]:
+) -> Generator[TextDelta, None, bool]:
     """Text deltas of a run; every token appears in exactly one delta.
 
     End markers add no text. A stop string ends the run and is itself left out; tokens that were
-    under way still count. Closing the iterator stops the run.
+    under way still count. Closing the iterator stops the run. Returns whether a stop string came.
     """
     decoder, scanner, splitter = tokenizer.decode_stream(), StopScanner(stops), ThinkSplitter()
     try:
@@ -109,6 +109,7 @@ def stream_text(
         text, thinking = splitter.flush()
         if text:
             yield TextDelta(text, None, thinking)
+        return scanner.hit
     finally:
         run.stop()
 

@@ -55,6 +55,7 @@ class ReplyStream:
         self.deltas: list[TextDelta] = []  # all that came, hidden tokens included
         self._conversation, self._engine = conversation, engine
         self._stopped = False
+        self._cut = False  # by a stop string
         self._hiding = request.hidden_tokens > 0
         prompt, params = request.prompt_ids, request.params
         hidden = request.hidden_tokens
@@ -106,7 +107,9 @@ class ReplyStream:
         finally:
             self._deltas.close()
             self._count()
-            self._metrics.finish_reason = self._run.finish_reason or "stopped"
+            # The run may have ended otherwise with the very token that completed a stop string.
+            reason = None if self._cut else self._run.finish_reason
+            self._metrics.finish_reason = reason or "stopped"
             if ended and self.request.joins:
                 self._conversation._commit(self)
 
@@ -141,7 +144,7 @@ class ReplyStream:
             self._begin_answer()
         request, tokenizer = self.request, self._conversation.model.tokenizer
         ends = frozenset(request.params.stop_ids)
-        yield from stream_text(self._run, tokenizer, ends, request.stops)
+        self._cut = yield from stream_text(self._run, tokenizer, ends, request.stops)
 
     def _think(self) -> Generator[TextDelta]:
         try:

@@ -112,7 +112,9 @@ def _from_folder(folder: Path) -> PreTrainedTokenizerFast:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # transformers raises many kinds for missing or broken files
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if not (folder / "tokenizer.json").exists():
+            reason = "there is no tokenizer.json in it"
         raise UnpausedError(f"{folder} has no usable tokenizer: {reason}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise UnpausedError(f"{folder} has no tokenizer.json: only fast tokenizers are supported")

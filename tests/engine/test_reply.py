@@ -84,6 +84,17 @@ def test_stopped_while_it_thinks_it_says_nothing(long_llama: Model) -> None:
     assert finish(chat.reply(engine, "hello again", SHORT)).metrics().tokens == 6
 
 
+def test_a_stop_string_that_the_last_token_completes_is_what_ended_the_reply(
+    long_llama: Model,
+) -> None:
+    ids = long_llama.tokenizer.encode("one two")
+    chat = Conversation(long_llama)
+    for stops, reason, text in ((["two"], "stopped", "one "), (["three"], "length", "one two")):
+        engine = ScriptedEngine(long_llama, [ids])
+        stream = finish(chat.reply(engine, "hello", SHORT, stops))
+        assert stream.metrics().finish_reason == reason and stream.text == text
+
+
 @pytest.mark.parametrize("count", [-1, MAX_HIDDEN_TOKENS + 1])
 def test_more_than_the_limit_is_refused_before_any_work(long_llama: Model, count: int) -> None:
     chat = Conversation(long_llama)

@@ -245,7 +245,7 @@ def test_real_gguf_cut_short(smollm2_path: Path, tmp_path: Path, size: int) -> N
 def test_no_tokenizer(folder: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).unlink()
-    assert "has no usable tokenizer" in refusal(folder)
+    assert "has no usable tokenizer: there is no tokenizer.json in it" in refusal(folder)
 
 
 def test_gguf_without_tokenizer(tiny_of: TinyFactory, tmp_path: Path) -> None:

@@ -108,7 +108,9 @@ def _first_fault(error: RequestValidationError) -> APIError:
         return APIError(f"Unrecognized request argument supplied: {name}", param=name)
     if fault["type"] == "json_invalid":
         return APIError("The body is not valid JSON.")
-    if fault["type"] == "model_attributes_type" and name is None:
+    if fault["type"] in ("model_attributes_type", "missing") and name is None:
         return APIError("The body must be a JSON object.")
     said = fault["msg"].removeprefix("Value error, ")
+    if said.startswith("Expected UploadFile"):  # FastAPI's, which says it in Python
+        said = "must be a file"
     return APIError(f"{name}: {said}" if name else said, param=name)

@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     StringConstraints,
     Tag,
+    field_validator,
     model_validator,
 )
 
@@ -66,6 +67,14 @@ class ChatMessage(_Request):
     audio: Annotated[Any, Only((), "text is all that is read here")] = None
     tool_calls: Annotated[Any, Only(([],), _NO_TOOLS)] = None
     function_call: Annotated[Any, Only((), _NO_TOOLS)] = None
+
+    @field_validator("content")
+    @classmethod
+    def _whole(cls, content: str | list[TextPart]) -> str | list[TextPart]:
+        parts = [content] if isinstance(content, str) else [part.text for part in content]
+        if any("\ud800" <= character <= "\udfff" for part in parts for character in part):
+            raise ValueError("the text is not valid Unicode")
+        return content
 
     @property
     def text(self) -> str:

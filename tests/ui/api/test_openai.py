@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from typing import Any
 
@@ -93,6 +94,12 @@ def test_a_stop_string_ends_the_reply_and_is_left_out(client: Any) -> None:
         model=MODEL, messages=HELLO, max_tokens=16, stop=["never said", stop]
     )
     assert made.choices[0].message.content == whole[: whole.index(stop)]
+    assert made.choices[0].finish_reason == "stop"
+
+
+def test_a_stop_string_that_the_last_token_completes_is_no_lack_of_room(client: Any) -> None:
+    stop = say(client, max_tokens=16)[-1]
+    made = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=16, stop=stop)
     assert made.choices[0].finish_reason == "stop"
 
 
@@ -218,6 +225,29 @@ def test_a_body_that_is_no_request_is_refused(page: Page, body: bytes) -> None:
     headers = {"content-type": "application/json"}
     answer = post(f"{page.url}v1/chat/completions", content=body, headers=headers)
     assert answer.status_code == 400 and answer.json()["error"]["message"]
+
+
+def test_a_body_of_nothing_is_told_what_a_body_is(page: Page) -> None:
+    headers = {"content-type": "application/json"}
+    answer = post(f"{page.url}v1/chat/completions", content=b"", headers=headers)
+    assert answer.json()["error"]["message"] == "The body must be a JSON object."
+
+
+@pytest.mark.parametrize("content", ["\udfff", [{"type": "text", "text": "a\ud800"}]])
+def test_half_a_character_is_refused_in_whichever_message(page: Page, content: object) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": content}, *HELLO]}
+    headers = {"content-type": "application/json"}
+    address, asked = f"{page.url}v1/chat/completions", json.dumps(body)  # which escapes it
+    error = post(address, content=asked, headers=headers).json()["error"]
+    assert error["message"] == "messages.0.content: the text is not valid Unicode"
+    assert error["param"] == "messages.0.content"
+
+
+def test_a_text_where_a_file_belongs_is_refused_in_words(page: Page) -> None:
+    fields = {"model": (None, "whisper-1"), "file": (None, "not a file")}
+    answer = post(f"{page.url}v1/audio/transcriptions", files=fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "file: must be a file"
 
 
 def test_unknown_addresses_and_methods(page: Page) -> None:
