@@ -21,7 +21,7 @@ from engine.models.rope import rope_table
 from engine.sampling import SamplingParams
 from kernels import cpu_state as state
 from kernels.cpu_pack import GROUP, QUANT
-from kernels.cpu_speculation import PACE_NUMBERS, pace_new_reply
+from kernels.cpu_speculation import PACE_NUMBERS
 from kernels.stages import STAGES
 
 STAGE_TIMEOUT_S = 20.0  # far beyond any stage; a suspended laptop is what can exceed it
@@ -98,7 +98,6 @@ class ResidentThreads:
         w[mb.PROMPT_TOKENS], w[mb.DRAFT_TOKENS], w[mb.START] = len(fed), len(draft), known
         if w[mb.WIDTH] > 1:
             s.context[:known] = cache.token_ids
-            pace_new_reply(s.pace)
         w[mb.CAPACITY], w[mb.MAX_TOKENS] = cache.max_positions, 0
         w[mb.KEYS], w[mb.VALUES] = cache.k.data_ptr(), cache.v.data_ptr()
         if params is not None:

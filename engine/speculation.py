@@ -123,8 +123,16 @@ class Pace:
         self._cost = [0.0] * (widest + 1)  # of a pass by width, any unit; 0 is not known yet
 
     def new_reply(self) -> None:
-        """Another text: nothing is known of how well it can be drafted."""
+        """Another text: nothing is known of how well it can be drafted.
+
+        Widths become a little cheaper than they were found to be, where the narrower ones say so:
+        whoever was held up when it was tried is tried again some day.
+        """
         self._acceptance = FIRST_ACCEPTANCE
+        for width, cost in enumerate(self._cost):
+            guess = self._guess(width)
+            if 0 < guess < cost:
+                self._cost[width] += RATE * (guess - cost)
 
     def width(self, drafted: int) -> int:
         """How wide the next pass should be when `drafted` tokens are at hand."""
@@ -148,12 +156,17 @@ class Pace:
     def took(self, width: int, cost: float) -> None:
         """A pass of `width` took `cost`. One that was held up counts at most double."""
         known = self._cost[width]
-        self._cost[width] = known + RATE * (min(cost, 2 * known) - known) if known else cost
+        expected = known or self._guess(width)
+        cost = min(cost, 2 * expected) if expected else cost
+        self._cost[width] = known + RATE * (cost - known) if known else cost
 
     def _cost_of(self, width: int) -> float:
-        if self._cost[width]:
-            return self._cost[width]
+        first = 1 + FIRST_COST_OF_A_COLUMN * (width - 1)
+        return self._cost[width] or self._guess(width) or first
+
+    def _guess(self, width: int) -> float:
+        """What it might cost, from the nearest narrower width that is known; 0 without any."""
         for nearest in range(width - 1, 0, -1):
             if self._cost[nearest]:
                 return self._cost[nearest] * (1 + FIRST_COST_OF_A_COLUMN * (width - nearest))
-        return 1 + FIRST_COST_OF_A_COLUMN * (width - 1)
+        return 0.0

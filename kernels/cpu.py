@@ -27,7 +27,7 @@ from kernels.cpu_layers import (
     share_of,
 )
 from kernels.cpu_notify import await_doorbell, notify
-from kernels.cpu_speculation import look_up, pace_width
+from kernels.cpu_speculation import look_up, pace_new_reply, pace_width
 from kernels.cpu_state import (
     AT,
     BEGAN_NS,
@@ -116,6 +116,8 @@ def embed_stage(s: Shared, sequence: int, fed: int, chunk: int) -> int:
         now[BEGAN_NS] = now_ns(w[mb.CLOCK])
         if w[mb.PUBLISHED] == 0:
             store_release(word(w, mb.FED), fed)
+        if fed == 0 and w[mb.WIDTH] > 1:
+            pace_new_reply(s.pace)
         stopped = load_acquire(word(w, mb.STOP)) == w[mb.DOORBELL]
         if stopped or (w[mb.MAX_TOKENS] == 0 and chunk == 0):
             finish(s, sequence, mb.STOPPED if stopped else mb.PREFILLED, w[mb.PUBLISHED])

@@ -19,6 +19,7 @@ PACE_NUMBERS = speculation.MAX_WIDTH + 1
 _MAX_CONTEXT = speculation.MAX_CONTEXT
 _LONGEST, _SHORTEST = speculation.LONGEST_MATCH, speculation.SHORTEST_MATCH
 _RATE, _WORTH_IT = speculation.RATE, speculation.WORTH_IT
+_FIRST_ACCEPTANCE = speculation.FIRST_ACCEPTANCE
 _FIRST_COST_OF_A_COLUMN = speculation.FIRST_COST_OF_A_COLUMN
 
 
@@ -43,9 +44,14 @@ def look_up(context: np.ndarray, end: int, count: int) -> int:
     return count
 
 
+@njit(error_model="numpy")
 def pace_new_reply(pace: np.ndarray) -> None:
-    """See `Pace.new_reply`; for the host."""
-    pace[ACCEPTANCE] = speculation.FIRST_ACCEPTANCE
+    """See `Pace.new_reply`."""
+    pace[ACCEPTANCE] = _FIRST_ACCEPTANCE
+    for width in range(2, PACE_NUMBERS):
+        guess = _guess(pace, width)
+        if 0 < guess < pace[width]:
+            pace[width] += _RATE * (guess - pace[width])
 
 
 @njit(error_model="numpy")
@@ -75,14 +81,23 @@ def pace_saw(pace: np.ndarray, accepted: int, rejected: bool) -> None:
 def pace_took(pace: np.ndarray, width: int, cost: float) -> None:
     """See `Pace.took`."""
     known = pace[width]
-    pace[width] = known + _RATE * (min(cost, 2 * known) - known) if known > 0 else cost
+    expected = known if known > 0 else _guess(pace, width)
+    if expected > 0:
+        cost = min(cost, 2 * expected)
+    pace[width] = known + _RATE * (cost - known) if known > 0 else cost
 
 
 @njit(error_model="numpy")
 def _cost_of(pace: np.ndarray, width: int) -> float:
     if pace[width] > 0:
         return pace[width]
+    guess = _guess(pace, width)
+    return guess if guess > 0 else 1 + _FIRST_COST_OF_A_COLUMN * (width - 1)
+
+
+@njit(error_model="numpy")
+def _guess(pace: np.ndarray, width: int) -> float:
     for nearest in range(width - 1, 0, -1):
         if pace[nearest] > 0:
             return pace[nearest] * (1 + _FIRST_COST_OF_A_COLUMN * (width - nearest))
-    return 1 + _FIRST_COST_OF_A_COLUMN * (width - 1)
+    return 0.0

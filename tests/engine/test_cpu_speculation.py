@@ -90,10 +90,11 @@ def test_the_twin_of_look_up() -> None:
 def test_the_twin_of_pace(widest: int) -> None:
     chance, pace = random.Random(widest), Pace(widest)
     numbers = np.zeros(twins.PACE_NUMBERS)
-    pace.new_reply()
-    twins.pace_new_reply(numbers)
     widths = set()
-    for _ in range(3000):
+    for step in range(3000):
+        if step % 50 == 0:
+            pace.new_reply()
+            twins.pace_new_reply(numbers)
         drafted = chance.randrange(MAX_WIDTH)
         width = pace.width(drafted)
         assert twins.pace_width(numbers, drafted, widest) == width

@@ -81,6 +81,22 @@ def test_pace_drafts_where_it_pays_only() -> None:
     assert pace.width(7) == 1
 
 
+def test_pace_tries_again_what_was_held_up() -> None:
+    """Another program held the cores when a width was first tried: it costs no more than others."""
+    pace, tried = Pace(4), 0
+    pace.took(1, 10.0)
+    pace.took(2, 400.0)
+    pace.took(3, 900.0)
+    for _ in range(12):
+        pace.new_reply()
+        for _ in range(20):
+            pace.saw(3, rejected=False)
+            width = pace.width(3)
+            tried += width > 1
+            pace.took(width, 10.0 + width)
+    assert tried > 100 and pace.width(3) == 4
+
+
 def test_choices_of_the_command_line() -> None:
     assert read_choice("off") == (None, "") and read_choice("ngram") == ("ngram", "")
     assert read_choice("draft:some/model") == ("draft", "some/model")
