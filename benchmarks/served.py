@@ -68,18 +68,28 @@ def _wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
 
 @dataclass
 class Memory:
-    """Resident memory of a process, looked at when it ought to be the same each time."""
+    """A server's memory, looked at when it ought to be the same each time.
 
-    process: psutil.Process
-    samples: list[tuple[float, float]] = field(default_factory=list)  # (s, MB)
+    `resident` counts what the allocator keeps free for later, some ten MB up or down; `heap` is
+    what the program holds (`ui.memory.heap_in_use`), where the server tells. (s, MB) each.
+    """
+
+    server: Served
+    resident: list[tuple[float, float]] = field(default_factory=list)
+    heap: list[tuple[float, float]] = field(default_factory=list)
 
     def take(self) -> None:
-        self.samples.append((time.monotonic(), self.process.memory_info().rss / 1e6))
+        now = time.monotonic()
+        self.resident.append((now, self.server.process.memory_info().rss / 1e6))
+        heap_bytes = self.server.metrics().get("unpaused_heap_bytes")
+        if heap_bytes is not None:
+            self.heap.append((now, heap_bytes / 1e6))
 
-    def slope_mb_per_h(self, warm_up: int) -> float | None:
-        """Growth after the first `warm_up` samples; None with too few."""
-        slope = theil_sen(self.samples[warm_up:])
-        return None if slope is None else slope * 3600
+
+def slope_mb_per_h(samples: Sequence[tuple[float, float]], warm_up: int) -> float | None:
+    """Growth after the first `warm_up` samples; None with too few."""
+    slope = theil_sen(samples[warm_up:])
+    return None if slope is None else round(slope * 3600, 2)
 
 
 def theil_sen(samples: Sequence[tuple[float, float]]) -> float | None:

@@ -7,6 +7,34 @@ import gc
 import sys
 
 
+class _MallocInfo(ctypes.Structure):
+    """glibc's `struct mallinfo2`, ten sizes: of these `in_use` are bytes of its heaps that the
+    program holds, `mapped` those that it gave out one by one."""
+
+    _fields_ = [
+        ("other", ctypes.c_size_t * 4),
+        ("mapped", ctypes.c_size_t),
+        ("more", ctypes.c_size_t * 2),
+        ("in_use", ctypes.c_size_t),
+        ("rest", ctypes.c_size_t * 2),
+    ]
+
+
+def heap_in_use() -> int | None:
+    """Bytes that the program holds of `malloc`; None where the C library does not tell (not glibc).
+
+    What the allocator keeps free for later, some hundred MB that come and go, is not among them:
+    growth of this is a leak, growth of resident memory may be none. Python's own small objects
+    lie elsewhere.
+    """
+    tell = getattr(ctypes.CDLL(None), "mallinfo2", None) if sys.platform == "linux" else None
+    if tell is None:
+        return None
+    tell.restype = _MallocInfo
+    told = tell()
+    return int(told.in_use + told.mapped)
+
+
 def keep_what_is_loaded() -> None:
     """What there is now stays: libraries, models.
 

@@ -7,7 +7,7 @@ import threading
 import time
 
 from engine.errors import UnpausedError
-from ui.memory import keep_what_is_loaded, tidy
+from ui.memory import heap_in_use, keep_what_is_loaded, tidy
 from ui.services import Runtime
 from ui.session import Session
 
@@ -27,6 +27,10 @@ class Visitors:
         self._closed = threading.Event()
         self._left = False  # somebody has, since the last collection
         runtime.telemetry.gauge("sessions", "Visitors' sessions", lambda: len(self._sessions))
+        if heap_in_use() is not None:
+            runtime.telemetry.gauge(
+                "heap_bytes", "Memory in use of the C library's heaps", lambda: heap_in_use() or 0
+            )
 
     def watch(self) -> None:
         """Close what is idle from now on, until `close_all`."""
