@@ -22,7 +22,7 @@ from tests.ui.real import real_services
 from ui.memory import heap_in_use
 from ui.page import Page, start
 
-WARM_UP, PAGES = 4, 10
+WARM_UP, PAGES = 3, 6
 TURNS = 4  # of one page
 GROWTH_MB = 0.5  # a page; the sound of its answers alone has 1.5, its KV cache 47
 
