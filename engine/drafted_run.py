@@ -18,6 +18,7 @@ from engine.speculation import Pace, look_up
 Drawn = tuple[int, float]  # a token and its log-probability
 
 _LOOK_AGAIN = 16  # passes after which a model that drafted badly is asked once more
+_IN_STEP = 2  # tokens that a drafting model reads before each draft when it is asked every time
 
 
 def draw_until_wrong(
@@ -55,6 +56,7 @@ class Drafter(Protocol):
     """Where drafts come from."""
 
     free: bool  # costs nothing, so it is asked before every pass
+    behind_ns: int  # of the last draft, what went into text that it had not been asked about
 
     def draft(self, context: Sequence[int], count: int, params: SamplingParams) -> list[int]:
         """At most `count` tokens that may follow `context`."""
@@ -69,6 +71,7 @@ class NgramDrafter:
     """What followed the same words before; see `engine.speculation.look_up`."""
 
     free = True
+    behind_ns = 0
 
     def draft(self, context: Sequence[int], count: int, params: SamplingParams) -> list[int]:
         return look_up(context, count)
@@ -86,6 +89,7 @@ class ModelDrafter:
     def __init__(self, engine: DecodeEngine) -> None:
         self._engine = engine
         self._cache = engine.model.new_cache()
+        self.behind_ns = 0
 
     def draft(self, context: Sequence[int], count: int, params: SamplingParams) -> list[int]:
         room = self._cache.max_positions - len(context)
@@ -95,7 +99,11 @@ class ModelDrafter:
         self._cache.truncate(min(self._cache.common_prefix(context), len(context) - 1))
         fresh = context[self._cache.length :]
         asked = replace(params, max_tokens=min(count, room), stop_ids=frozenset())
-        return [token.id for token in self._engine.decode(self._cache, fresh, asked)]
+        run = self._engine.decode(self._cache, fresh, asked)
+        draft = [token.id for token in run]
+        behind = len(fresh) > _IN_STEP and run.prefill_end_ns is not None
+        self.behind_ns = (run.prefill_end_ns or 0) - run.start_ns if behind else 0
+        return draft
 
     def close(self) -> None:
         """Release the smaller model's engine."""
@@ -127,6 +135,7 @@ class DraftedRun:
         self._cache, self._params = cache, params
         self._pending = list(token_ids)  # sampled or of the prompt, not yet in the cache
         self._unasked = 0  # passes since the drafter was asked
+        self._behind_ns = 0  # of this pass, see `Drafter`
         self._stop = threading.Event()
         pace.new_reply()
 
@@ -155,6 +164,7 @@ class DraftedRun:
         cache, first = self._cache, self.prefill_end_ns is None
         began_ns = time.perf_counter_ns()
         room = min(tokens_left - 1, cache.free - len(self._pending))
+        self._behind_ns = 0
         draft, feed = ([], []) if first else self._draft(room)
         drawn = self._target.verify(cache, self._pending, feed, self._params)
         now_ns = time.perf_counter_ns()
@@ -181,6 +191,7 @@ class DraftedRun:
         if count:
             self._unasked = 0
         draft = self._drafter.draft(context, count, self._params) if count else []
+        self._behind_ns = self._drafter.behind_ns if count else 0
         return draft, draft
 
     def _account(self, draft: list[int], feed: list[int], drawn: list[int], took_ns: int) -> None:
@@ -189,7 +200,7 @@ class DraftedRun:
             self.drafts.passes += 1
             self.drafts.drafted += len(feed)
             self.drafts.accepted += accepted
-        self._pace.took(len(feed) + 1, took_ns)
+        self._pace.took(len(feed) + 1, took_ns - self._behind_ns)
         if draft and not feed:  # it was not fed, but what came says whether it was right
             accepted, rejected = (1, False) if drawn[0] == draft[0] else (0, True)
         self._pace.saw(accepted, rejected)

@@ -39,6 +39,7 @@ class Oracle:
     """Drafts from a text given beforehand, and every so often something else."""
 
     free = True
+    behind_ns = 0
 
     def __init__(self, text: Sequence[int], wrong_every: int = 0) -> None:
         self.text, self.wrong_every = list(text), wrong_every
@@ -144,6 +145,14 @@ def test_the_same_model_drafts_what_it_would_say(llama: Model, options: dict[str
     run = _drafted(llama, ModelDrafter(EagerEngine(llama)), llama.new_cache(), LOOP, params)
     assert [token.id for token in run] == [token.id for token in plain]
     assert run.drafts is not None and run.drafts.accepted == run.drafts.drafted > 0
+
+
+def test_what_a_draft_model_missed_is_no_part_of_a_pass(llama: Model) -> None:
+    drafter, params = ModelDrafter(EagerEngine(llama)), SamplingParams()
+    drafter.draft(LOOP, 2, params)
+    assert drafter.behind_ns > 0
+    drafter.draft([*LOOP, 9], 2, params)
+    assert drafter.behind_ns == 0
 
 
 def test_sampled_tokens_keep_their_distribution(llama: Model) -> None:
