@@ -6,6 +6,8 @@ import ctypes
 import gc
 import sys
 
+_ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
+
 
 class _MallocInfo(ctypes.Structure):
     """glibc's `struct mallinfo2`, ten sizes: of these `in_use` are bytes of its heaps that the
@@ -33,6 +35,17 @@ def heap_in_use() -> int | None:
     tell.restype = _MallocInfo
     told = tell()
     return int(told.in_use + told.mapped)
+
+
+def keep_few_heaps() -> bool:
+    """Let all threads share two heaps; call it before there are threads. False without glibc.
+
+    Left alone, glibc makes up to eight for each core, and in every one of them lies a bit that
+    keeps a turn's memory from going back: a server of voice turns grew by over 100 MB an hour in
+    which the program held no more than before.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    return set_option is not None and bool(set_option(_ARENA_MAX, 2))
 
 
 def keep_what_is_loaded() -> None:

@@ -83,9 +83,11 @@ def page(options: argparse.Namespace) -> int:
     from engine.conversation import check_context
     from engine.sampling import SamplingParams
     from ui.access import Access
+    from ui.memory import keep_few_heaps
     from ui.page import check_port, launch
     from ui.services import Lazy, Services
 
+    keep_few_heaps()
     options.engine = check_engine(options)
     check_port(options.host, options.port)
     access = Access.read(options.share, options.auth, options.api_key, options.host, os.environ)
