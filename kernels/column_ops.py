@@ -104,18 +104,7 @@ class ColumnKernels(ColumnLayers):
 
     def _one_column(self, filters: Filters) -> None:
         """The step of `StepKernels.step`, settled as a pass."""
-        for layer in range(self.model.config.layers):
-            self._qkv(layer)
-            self._attention(layer)
-            self._output(layer)
-            self._gate_up(layer)
-            self._down(layer)
-        self._head()
-        best, best_id = self.best, self.best_id
-        if filters.passes or filters.min_p:
-            self._narrow(filters)
-            self._pick(filters)
-            best, best_id = self.kept_best, self.kept_best_id
+        best, best_id = self._candidates(filters)
         self._settle(1, best[None], best_id[None], self.exp_max[None], self.exp_sum[None])
 
     def _score(self, columns: int) -> None:

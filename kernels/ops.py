@@ -106,6 +106,12 @@ class StepKernels:
 
     def step(self, filters: Filters = NO_FILTERS) -> None:
         """Launch one decode step: feed the token in `control`, publish the next."""
+        self._finish(*self._candidates(filters))
+
+    def _candidates(self, filters: Filters) -> tuple[torch.Tensor, torch.Tensor]:
+        """Launch all of a step but its end: where it leaves (best score, its token) of each block
+        of the vocabulary.
+        """
         for layer in range(self.model.config.layers):
             self._qkv(layer)
             self._attention(layer)
@@ -116,9 +122,8 @@ class StepKernels:
         if filters.passes or filters.min_p:
             self._narrow(filters)
             self._pick(filters)
-            self._finish(self.kept_best, self.kept_best_id)
-        else:
-            self._finish(self.best, self.best_id)
+            return self.kept_best, self.kept_best_id
+        return self.best, self.best_id
 
     def bind(self, cache: KVCache, token: int, params: SamplingParams) -> None:
         """Write a reply's state: `token` is fed next, at the end of `cache`."""
