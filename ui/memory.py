@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+from typing import Any
 
 _ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
 
@@ -29,7 +30,7 @@ def heap_in_use() -> int | None:
     growth of this is a leak, growth of resident memory may be none. Python's own small objects
     lie elsewhere.
     """
-    tell = getattr(ctypes.CDLL(None), "mallinfo2", None) if sys.platform == "linux" else None
+    tell = _of_glibc("mallinfo2")
     if tell is None:
         return None
     tell.restype = _MallocInfo
@@ -44,7 +45,7 @@ def keep_few_heaps() -> bool:
     keeps a turn's memory from going back: a server of voice turns grew by over 100 MB an hour in
     which the program held no more than before.
     """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    set_option = _of_glibc("mallopt")
     return set_option is not None and bool(set_option(_ARENA_MAX, 2))
 
 
@@ -65,7 +66,11 @@ def tidy() -> None:
     they used and freed would stay in all of them.
     """
     gc.collect()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
-        if trim is not None:
-            trim(0)
+    trim = _of_glibc("malloc_trim")
+    if trim is not None:
+        trim(0)
+
+
+def _of_glibc(name: str) -> Any:
+    """A function of the C library; None where it is another one that has no such thing."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
