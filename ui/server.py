@@ -11,6 +11,7 @@ from ui.access import Access
 from ui.api.server import routes
 from ui.export import Exports
 from ui.guard import MAX_MESSAGE_BYTES, Guard
+from ui.leftovers import forgetting
 from ui.socket import PATH, VoiceSocket
 from ui.visitors import Visitors
 
@@ -30,6 +31,7 @@ def app_arguments(visitors: Visitors, access: Access) -> dict[str, Any]:
             Exports(visitors).route(),
             *routes(runtime),
         ],
+        "lifespan": forgetting,
         "middleware": [Middleware(Guard, access=access, telemetry=runtime.telemetry)],
     }
 
