@@ -17,6 +17,7 @@ import onnxruntime
 from piper import PiperVoice, SynthesisConfig
 from piper.config import PiperConfig
 
+from audio import phonemes
 from audio.frames import to_pcm16
 from audio.spoken_form import spoken_form
 from engine.errors import UnpausedError
@@ -59,6 +60,7 @@ class Synthesizer:
     """
 
     def __init__(self, voice_path: Path | str, threads: int = 1) -> None:
+        phonemes.use()
         self._voice = _load(Path(voice_path), threads)
         self.rate_hz: int = self._voice.config.sample_rate
         self._english = self._voice.config.espeak_voice.startswith("en")
