@@ -135,6 +135,21 @@ async def wait_empty(page: Page) -> None:
         await asyncio.sleep(0.05)
 
 
+def kept(app: Any) -> set[str]:
+    """The pages, by their name in the browser's tab, of which Gradio's `app` keeps something."""
+    queue = app.get_blocks()._queue
+    names = set(app.state_holder.session_data) | set(queue.pending_messages_per_session)
+    return names | set(queue.pending_event_ids_session)
+
+
+def wait_forgotten(page: Page, pages: int = 0) -> None:
+    """Until Gradio keeps something of so many pages only."""
+    end = time.monotonic() + 60
+    while len(names := kept(page.blocks.app)) > pages:
+        assert time.monotonic() < end, f"{len(names)} pages outlived their closing"
+        time.sleep(0.05)
+
+
 Serve = Callable[..., Page]
 
 

@@ -13,7 +13,14 @@ import pytest
 
 from audio.pipeline import VoicePipeline
 from benchmarks.visitor import Visitor
-from tests.ui.api.conftest import FakeSynthesizer, SlowEngine, alone, made_services, wait_empty
+from tests.ui.api.conftest import (
+    FakeSynthesizer,
+    SlowEngine,
+    alone,
+    made_services,
+    wait_empty,
+    wait_forgotten,
+)
 from tests.ui.fakes import FakePipeline
 from ui.page import Page
 from ui.services import Runtime, Services
@@ -52,17 +59,17 @@ def check_growth(page: Page) -> None:
         pipeline.heard.clear()
         await wait_empty(page)
 
-    # Gradio keeps a page's components for as many pages as it is told, whether closed or not.
-    page.blocks.app.state_holder.capacity = 2
     tracemalloc.start()
     try:
         for _ in range(3):
             asyncio.run(visit())
+        wait_forgotten(page)
         threads = threading.active_count()
         gc.collect()
         before, _ = tracemalloc.get_traced_memory()
         for _ in range(PAGES):
             asyncio.run(visit())
+        wait_forgotten(page)
         gc.collect()
         after, _ = tracemalloc.get_traced_memory()
     finally:

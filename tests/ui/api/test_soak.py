@@ -16,7 +16,7 @@ import pytest
 from benchmarks.served import theil_sen
 from benchmarks.visitor import Visitor
 from benchmarks.visitors import Story, stories
-from tests.ui.api.conftest import alone, wait_empty
+from tests.ui.api.conftest import alone, wait_empty, wait_forgotten
 from tests.ui.browser import free_port
 from tests.ui.real import real_services
 from ui.memory import heap_in_use
@@ -40,7 +40,6 @@ def test_voice_turns_do_not_grow_the_process(
     made = real_services(smollm2_path, whisper_dir, voice_path, max_tokens=24)
     page = start(made, port=free_port())
     try:
-        page.blocks.app.state_holder.capacity = 2  # of pages that Gradio keeps, closed or not
         story = stories(2)[1]
         sizes = [measured(page, story) for _ in range(WARM_UP + PAGES)]
     finally:
@@ -54,6 +53,7 @@ def measured(page: Page, story: Story) -> float:
     since threads that end take something with them a moment later.
     """
     asyncio.run(visit(page, story))
+    wait_forgotten(page)
     looks = []
     for _ in range(5):
         page.visitors.tidy()
