@@ -19,7 +19,7 @@ from engine.sampling import SamplingParams
 
 STAGES = ("QKV", "attention", "combine", "output", "gate/up", "down", "reduce")
 PROMPT, TOKENS, TRACED = 600, 150, 100
-_BEGUN, _EXCHANGED, _MULTIPLIED, _PUBLISHED, _TAPE = range(5)
+_BEGUN, _EXCHANGED, _MULTIPLIED, _PUBLISHED, _TAPE, _FIRST_SLOT, _OWN_DONE = range(7)
 _COLOURS = {"exchange": "#d8d8d8", "multiply": "#3b7dd8", "publish": "#e0803a"}
 _WIDTH, _ROW = 1200, 3  # pixels
 
@@ -62,6 +62,8 @@ def table(timeline: np.ndarray) -> list[dict[str, float | str]]:
         spans = {
             "exchange": np.nanmax(here[..., _EXCHANGED], axis=0) - before,
             "exchange_median": np.nanmedian(here[..., _EXCHANGED], axis=0) - before,
+            "slot": np.nanmedian(here[..., _FIRST_SLOT] - here[..., _EXCHANGED], axis=0),
+            "products": np.nanmedian(here[..., _OWN_DONE] - here[..., _FIRST_SLOT], axis=0),
             "arithmetic": np.nanmax(here[..., _MULTIPLIED] - here[..., _EXCHANGED], axis=0),
             "publish": np.nanmedian(here[..., _PUBLISHED] - here[..., _MULTIPLIED], axis=0),
             "whole": done - before,

@@ -134,8 +134,9 @@ class GpuResident:
 
     def raise_fault(self) -> None:
         """Raise `UnpausedError` with the place if a wait inside the kernel took too long."""
-        fault = int(self.words[mb.FAULT])
-        if fault:
+        if self.words[mb.FAULT]:
+            self.wait_idle()  # who gives up later may tell of an earlier place
+            fault = int(self.words[mb.FAULT])
             stage, layer, token = mb.unpack_fault(fault)
             seconds = self.words[mb.TIMEOUT_NS] / 1e9
             raise UnpausedError(

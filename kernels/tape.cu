@@ -16,8 +16,8 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
     const int tid = threadIdx.x;
     const Sampling& sampling = s.sampling;
     Passes passes(p);
-    Step step{p, s, dynamic, tid, tid / 32, tid % 32,
-              {dynamic, &s.ring, static_cast<int>(p.ring_slots), 0, 0, 0, 0}, s.bounds};
+    Step step{p, s, dynamic, tid, tid / 32, tid % 32, {}, s.bounds};
+    step.ring.begin(dynamic, s.ring, static_cast<int>(p.ring_slots));
     step.flip = step.squares = step.pass = 0;
     step.kv_parity = 0;
     step.keys = reinterpret_cast<u16*>(p.run[KEYS]);
@@ -61,7 +61,8 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
 #ifdef MEASURE
         step.traced = step.pass == p.trace_pass;
         step.trace_stage = 0;
-        step.ring.waited = 0;
+        step.ring.waited = step.ring.first = 0;
+        if (tid == 0 && step.traced) calibrate(p.trace + step.trace_at() + TRACED_ROWS * MARKS);
 #endif
         step.begin_pass();
         #pragma unroll 1
@@ -109,6 +110,10 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
             finish = PREFILLED;
             if (blockIdx.x == 0 && tid == 0) post(s, -1, 0.0f, finish, passes.fed + step.width);
         }
+#ifdef MEASURE
+        step.trace_stage = TRACED_ROWS + 1;
+        if (tid == 0 && step.traced) calibrate(p.trace + step.trace_at());
+#endif
         passes.next();
         step.pass++;
         sync_consumers();
@@ -128,18 +133,18 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
 
 // One thread: the tape, in the order of the passes, as long as there is room.
 __device__ __forceinline__ void feed_tape(const Params& p, Shared& s, u8* dynamic) {
-    Feeder feeder{dynamic, &s.ring, const_cast<volatile int*>(&s.quit),
-                  static_cast<int>(p.ring_slots), static_cast<int>(p.in_flight)};
+    Feeder feeder{shared_address(dynamic), shared_address(&s.ring), const_cast<volatile int*>(&s.quit),
+                  p.tape + blockIdx.x * p.tape_stride, static_cast<int>(p.ring_slots),
+                  static_cast<int>(p.in_flight), static_cast<int>(p.ahead),
+                  static_cast<int>(p.pace)};
     feeder.start();
-    const u8* tape = p.tape + blockIdx.x * p.tape_stride;
     Passes passes(p);
     bool going = true;
     while (going) {
         const bool head = passes.samples() && p.run[MAX_TOKENS] > 0;
         const bool prefilled = passes.samples() && p.run[MAX_TOKENS] == 0;
         const int slots = s.share.layer_slots + (head ? s.share.head_slots : 0);
-        for (int i = 0; i < slots && going; i++)
-            going = feeder.feed(tape + static_cast<i64>(i) * SLOT_BYTES);
+        for (int i = 0; i < slots && going; i++) going = feeder.feed(i, slots);
         if (prefilled || *const_cast<volatile int*>(&s.quit)) break;
         if (slots == 0) __nanosleep(1000);  // a model so small that there is nothing to do here
         if (passes.fed < passes.prompt) passes.next();
@@ -285,12 +290,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tape_decode(
         for (int i = 0; i < MAX_WIDTH; i++) s.tags[i] = 0;
 #endif
         for (int i = 0; i < MAX_SLOTS; i++) {
-            barrier_init(&s.ring.full[i], 1);
-            barrier_init(&s.ring.empty[i], WARPS);
+            barrier_init(shared_address(&s.ring.full[i]), 1);
+            barrier_init(shared_address(&s.ring.empty[i]), WARPS);
         }
         for (int i = 0; i < KV_SLOTS; i++) {
-            barrier_init(&s.kv.full[i], 32);
-            barrier_init(&s.kv.empty[i], 1);
+            barrier_init(shared_address(&s.kv.full[i]), 32);
+            barrier_init(shared_address(&s.kv.empty[i]), 1);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -298,10 +303,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tape_decode(
         reinterpret_cast<uint4*>(dynamic + p.at_new)[i] = {0, 0, 0, 0};
     __syncthreads();
     if (tid < CONSUMERS) {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
         decode(p, s, dynamic);
     } else {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
         if (tid == CONSUMERS)
             feed_tape(p, s, dynamic);
         else if (tid >= CONSUMERS + 32 && tid < CONSUMERS + 64)

@@ -18,12 +18,14 @@ from engine.errors import UnpausedError
 from engine.models.base import Model, ModelConfig
 from engine.models.rope import rope_table
 from kernels import tape_build as build
+from kernels.tape_driver import call, load
 from kernels.tape_pack import pack
 from kernels.tape_plan import KV_SLOTS, MAX_WIDTH, TILE, Memory, Plan
 
 THREADS = 384
 CANDIDATE_WORDS, DIGIT_WORDS = 6, 18
-MARKS = 5
+MARKS = 8
+_CYCLE_MARKS, _FIRST_NS = [0, 1, 2, 3, 5, 6], 10_000
 _STAGE_MARKS = 7  # stages of a layer that are traced
 
 
@@ -31,10 +33,14 @@ _STAGE_MARKS = 7  # stages of a layer that are traced
 class Choices:
     """What may be tuned. `in_flight`: copies under way at a time, of 16 KB each.
 
+    `ahead`: slots of the tape that L2 is asked for while the ring is full, one in `pace` cycles.
+
     `split_tiles`: tiles of 16 positions that one block attends to as long as blocks are left.
     """
 
     in_flight: int = 3
+    ahead: int = 8
+    pace: int = 850
     split_tiles: int = KV_SLOTS
 
 
@@ -67,10 +73,10 @@ class TapeKernel:
         limit = properties.shared_memory_per_block_optin
         self.memory = Memory.of(self.plan, width, limit, speculate)
         arch = build.architecture((properties.major, properties.minor))
-        macros = build.macros(c, width, measure, speculate)
+        macros = build.macros(c, self.blocks, width, measure, speculate)
         code = build.compiled(macros, arch, properties.name)
         torch.cuda.current_stream(device)  # the context that the module is loaded into
-        self._function = _load(code, self.memory.size)
+        self._function = load(code, "tape_decode", THREADS, self.memory.size)
         self._tensors = self._allocate()
         self.tape = pack(model, self.plan) if tape is None else tape
         self.logits = self._tensors["logits"][: c.vocab]
@@ -102,13 +108,18 @@ class TapeKernel:
         self._tensors["parts"].zero_()
         if self.width > 1:  # tokens that narrower passes leave alone
             self.clear()
-        self._tensors["state"][0] = 0
+        self.forget_faults()
         params = self._params(words, slots, run, numbers)
         pointer = (ctypes.c_void_p * 1)(params.ctypes.data)
-        _call(
+        call(
             "cuLaunchCooperativeKernel", self._function, self.blocks, 1, 1, THREADS, 1, 1,
             self.memory.size, torch.cuda.current_stream().cuda_stream, ctypes.addressof(pointer),
         )  # fmt: skip
+
+    def forget_faults(self) -> None:
+        """Nobody has given up, and the earliest place of those who have is later than any."""
+        self._tensors["state"][0] = 0
+        self._tensors["state"][2:] = -1
 
     def clear(self) -> None:
         """Forget what a run left in the exchanges; needed after one that did not end well."""
@@ -120,8 +131,15 @@ class TapeKernel:
         return self._tensors[name]
 
     def timeline(self) -> np.ndarray:
-        """int64 [blocks, stages, MARKS] of the traced pass; see tape_step.cuh."""
-        return self.trace.view(self.blocks, -1, MARKS).cpu().numpy()
+        """int64 [blocks, stages, MARKS] of the traced pass, nanoseconds; see tape_params.cuh."""
+        rows = self.trace.view(self.blocks, -1, MARKS).cpu().numpy()
+        marks, begin, end = rows[:, :-2].copy(), rows[:, -2, None], rows[:, -1, None]
+        start_ns, start = begin[..., 0] - begin[..., 0].min(), begin[..., 1]
+        ns_per_cycle = (end[..., 0] - begin[..., 0]) / np.maximum(end[..., 1] - start, 1)
+        cycles = marks[..., _CYCLE_MARKS]
+        ns = _FIRST_NS + start_ns[..., None] + (cycles - start[..., None]) * ns_per_cycle[..., None]
+        marks[..., _CYCLE_MARKS] = np.where(cycles > 0, ns, 0)
+        return marks
 
     def _allocate(self) -> dict[str, torch.Tensor]:
         c, plan, width = self.model.config, self.plan, self.width
@@ -132,7 +150,7 @@ class TapeKernel:
 
         cos, sin = rope_table(c, c.max_positions, torch.float32, device)
         half, rows = c.head_dim // 2, width if self.speculate else 1
-        stages = _STAGE_MARKS * c.layers + 1
+        stages = _STAGE_MARKS * c.layers + 1 + 2  # and two that calibrate
         plan_rows = [share.row_of() for share in plan.shares]
         return {
             "turns": torch.stack((cos[:, :half], sin[:, :half]), dim=-1).contiguous(),
@@ -151,7 +169,7 @@ class TapeKernel:
             "costs": torch.zeros(MAX_WIDTH + 1, dtype=torch.float32, device=device),
             "seen": torch.zeros(c.vocab, dtype=torch.int8, device=device),
             "prompt": words(c.max_positions),
-            "state": torch.tensor([0, 1], dtype=torch.int32).to(device),
+            "state": torch.tensor([0, 1, -1, -1], dtype=torch.int32).to(device),
             "trace": words(self.blocks * stages * MARKS if self.measure else 1),
             "none": w.embed,
         }
@@ -169,7 +187,8 @@ class TapeKernel:
         values = [self.tape.data_ptr(), plan.tape_stride, *(x.data_ptr() for x in tensors)]
         values += [
             self.width, m.ring_slots, min(self.choices.in_flight, m.ring_slots - 1),
-            plan.splits, self.choices.split_tiles, plan.sources, self.trace_pass,
+            self.choices.ahead, self.choices.pace, plan.splits, self.choices.split_tiles,
+            plan.sources, self.trace_pass,
         ]  # fmt: skip
         values += m.offsets()
         if self.speculate:
@@ -191,36 +210,3 @@ def widest_pass(config: ModelConfig, device: torch.device, speculate: bool = Fal
             Memory.of(plan, width, properties.shared_memory_per_block_optin, speculate)
             return width
     return 1
-
-
-def _call(name: str, *arguments: Any) -> Any:
-    from cuda.bindings import driver
-
-    error, *results = getattr(driver, name)(*arguments)
-    if int(error):
-        raise UnpausedError(f"the CUDA driver refused the tape kernel: {name} says {error.name}")
-    return results[0] if len(results) == 1 else results
-
-
-def _load(code: bytes, dynamic_bytes: int) -> Any:
-    """The kernel's function, allowed its shared memory, and known to fit."""
-    from cuda.bindings import driver
-
-    try:
-        module = _call("cuModuleLoadData", code)
-    except UnpausedError as error:
-        version = _call("cuDriverGetVersion")
-        raise UnpausedError(
-            f"{error}; the driver knows CUDA {version // 1000}.{version % 1000 // 10} and NVRTC is "
-            f"{'.'.join(map(str, build.nvrtc_version()))}: use a driver at least as new"
-        ) from error
-    function = _call("cuModuleGetFunction", module, b"tape_decode")
-    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    _call("cuFuncSetAttribute", function, attribute, dynamic_bytes)
-    fitting = _call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, THREADS, dynamic_bytes)
-    if fitting < 1:
-        raise UnpausedError(
-            f"a block of the tape kernel ({THREADS} threads, {dynamic_bytes} bytes of shared "
-            "memory) does not fit on a multiprocessor of this GPU: use another engine"
-        )
-    return function

@@ -53,7 +53,7 @@ struct KvFeeder {
     __device__ __forceinline__ bool feed(
         int slot, const u16* keys, const u16* values, int position, int history, int lane) {
         if (used >> slot & 1)
-            while (!barrier_passed(&barriers->empty[slot], ~parity >> slot & 1))
+            while (!barrier_passed(shared_address(&barriers->empty[slot]), ~parity >> slot & 1))
                 if (*quit) return false;
         used |= 1u << slot;
         parity ^= 1u << slot;

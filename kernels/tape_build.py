@@ -19,11 +19,12 @@ from pathlib import Path
 from assets.cache import default_root
 from engine.errors import UnpausedError
 from engine.models.base import ModelConfig
+from kernels.tape_plan import SLICE, ceil_div
 
 MIN_NVRTC = (12, 8)  # knows sm_100a and sm_120a
 MIN_CAPABILITY = (9, 0)  # bulk copies that complete on a barrier
 _FOLDER = Path(__file__).resolve().parent
-_ENTRY = "tape.cu"
+ENTRY = "tape.cu"
 
 _log = logging.getLogger(__name__)
 
@@ -57,9 +58,13 @@ def architecture(capability: tuple[int, int]) -> str:
 
 
 def macros(
-    config: ModelConfig, width: int = 1, measure: bool = False, speculate: bool = False
+    config: ModelConfig,
+    blocks: int,
+    width: int = 1,
+    measure: bool = False,
+    speculate: bool = False,
 ) -> dict[str, str]:
-    """The shape and the widest pass as the kernel's macros.
+    """The shape, the grid and the widest pass as the kernel's macros.
 
     Without `measure` and `speculate` nothing of either is in what is compiled.
     """
@@ -77,23 +82,24 @@ def macros(
         "QK_NORM": str(int(c.qk_norm)),
         "QKV_BIAS": str(int(c.qkv_bias)),
         "WIDTH": str(width),
+        "FEWEST_SLICES": str(ceil_div(c.intermediate, SLICE) // blocks),
     }
     return found | {name: "1" for name, wanted in modes.items() if wanted}
 
 
-def compiled(defines: Mapping[str, str], arch: str, gpu: str) -> bytes:
-    """The cubin, from disk where possible. `UnpausedError` when NVRTC refuses."""
-    path = _path(defines, arch, gpu)
+def compiled(defines: Mapping[str, str], arch: str, gpu: str, entry: str = ENTRY) -> bytes:
+    """The cubin of `entry`, from disk where possible. `UnpausedError` when NVRTC refuses."""
+    path = _path(defines, arch, gpu, entry)
     with suppress(OSError):
         held = path.read_bytes()
         if held.startswith(b"\x7fELF"):
             return held
-    code = compile_cubin(defines, arch)
+    code = compile_cubin(defines, arch, entry)
     _keep(path, code)
     return code
 
 
-def compile_cubin(defines: Mapping[str, str], arch: str) -> bytes:
+def compile_cubin(defines: Mapping[str, str], arch: str, entry: str = ENTRY) -> bytes:
     """Compile now; some seconds."""
     from cuda.core import Program, ProgramOptions
 
@@ -104,7 +110,7 @@ def compile_cubin(defines: Mapping[str, str], arch: str) -> bytes:
         define_macro=list(defines.items()),
     )
     try:
-        program = Program((_FOLDER / _ENTRY).read_text(encoding="utf-8"), "c++", options)
+        program = Program((_FOLDER / entry).read_text(encoding="utf-8"), "c++", options)
         code = program.compile("cubin").code
     except Exception as error:  # NVRTCError has no public home that all versions share
         lines = [line for line in str(error).splitlines() if ": error" in line]
@@ -114,8 +120,9 @@ def compile_cubin(defines: Mapping[str, str], arch: str) -> bytes:
     return bytes(code)
 
 
-def _path(defines: Mapping[str, str], arch: str, gpu: str) -> Path:
-    digest = hashlib.sha256(repr((sorted(defines.items()), arch, gpu, nvrtc_version())).encode())
+def _path(defines: Mapping[str, str], arch: str, gpu: str, entry: str) -> Path:
+    known = (sorted(defines.items()), arch, gpu, nvrtc_version(), entry)
+    digest = hashlib.sha256(repr(known).encode())
     for source in sorted(_FOLDER.glob("tape*.cu*")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return default_root() / "compiled" / f"tape-{arch}-{digest.hexdigest()[:16]}.cubin"

@@ -32,6 +32,9 @@ __device__ __forceinline__ u64 device_ns() {
     return now;
 }
 
+// Of this multiprocessor alone.
+__device__ __forceinline__ i64 cycles() { return clock64(); }
+
 __device__ __forceinline__ u32 shared_address(const void* p) {
     return static_cast<u32>(__cvta_generic_to_shared(p));
 }
@@ -135,11 +138,13 @@ __device__ __forceinline__ void put(
 // Where a wait is, for the message when it is in vain. Names and order: kernels/stages.py.
 enum Stage { EMBED, QKV, ROPE, ATTENTION, OUTPUT, GATE_UP, DOWN, HEAD, SAMPLE };
 
+constexpr int EARLIEST = 2;
+
 // What every wait needs to end in any case; in shared memory.
 struct Bounds {
     int dead;    // of this block: nobody waits for anything any more
     int layer, token;
-    u32* abort;  // of all blocks
+    u32* abort;  // of all blocks; EARLIEST words on, the earliest place of those who gave up
     i64* fault;  // the host's word
     u64 timeout_ns;
 
@@ -154,11 +159,21 @@ struct Bounds {
         const bool others_gave_up = *reinterpret_cast<volatile u32*>(abort) != 0;
         if (!others_gave_up && device_ns() - since <= timeout_ns) return false;
         *const_cast<volatile int*>(&dead) = 1;
-        if (atomicCAS(abort, 0u, 1u) == 0u) {
-            const i64 word = ((static_cast<i64>(token) << 16 | layer) << 8) | (stage + 1);
-            asm volatile("st.relaxed.sys.global.b64 [%0], %1;" ::"l"(fault), "l"(word) : "memory");
-        }
+        *reinterpret_cast<volatile u32*>(abort) = 1;
+        tell_place((static_cast<u64>(token) << 16 | layer) << 8 | (stage + 1));
         return true;
+    }
+
+  private:
+    // The earliest place that anybody waits at is where something is missing: whoever has nothing to
+    // do there waits further on, and may lose patience first.
+    __device__ __forceinline__ void tell_place(u64 place) {
+        u64* const earliest = reinterpret_cast<u64*>(abort + EARLIEST);
+        if (atomicMin(earliest, place) <= place) return;
+        for (u64 told = ~0ull; place < told; place = *const_cast<volatile u64*>(earliest)) {
+            told = place;
+            asm volatile("st.relaxed.sys.global.b64 [%0], %1;" ::"l"(fault), "l"(told) : "memory");
+        }
     }
 };
 

@@ -41,14 +41,6 @@ __device__ __forceinline__ int fragment_offset(int column, int token, int width)
     return ((column >> 4) * width + token) * 64 + ((within & 7) >> 1) * 16 + (within >> 3) * 8;
 }
 
-__device__ __forceinline__ uint4 load_shared(u32 address) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(address));
-    return v;
-}
-
 // Zeros unless `wanted`, without a branch.
 __device__ __forceinline__ uint4 load_shared_if(u32 address, bool wanted) {
     uint4 v;
@@ -72,9 +64,12 @@ struct Operand {
     int step;  // bytes of 16 columns
     bool fed;
 
-    __device__ __forceinline__ Operand(const u8* activations, int width, int lane)
+    __device__ __forceinline__ Operand(
+        const u8* activations, int width, int lane, bool slices = false)
         : address(shared_address(activations)), step(width * 64), fed(true) {
-        if (WIDTH == 1) {
+        if (WIDTH == 1 && slices) {
+            address += (lane & 3) * 16;
+        } else if (WIDTH == 1) {
             address += (lane & 7) * 16;
             fed = lane < 16;
         } else {
@@ -82,10 +77,14 @@ struct Operand {
             fed = (lane >> 2) < width;
         }
     }
+    // Of a single token: the k-steps of blocks `block` and `other`.
+    __device__ __forceinline__ uint4 pair(int block, int other, int lane) const {
+        return load_shared_if(address + (lane < 8 ? block : other) * 128, fed);
+    }
     // Operands of the k-steps of blocks `block` and `other`.
     __device__ __forceinline__ void load(int block, int other, int lane, uint4 (&to)[4]) const {
         if (WIDTH == 1) {
-            to[0] = load_shared_if(address + (lane < 8 ? block : other) * 128, fed);
+            to[0] = pair(block, other, lane);
             to[1] = to[2] = to[3] = to[0];
         } else {
 #pragma unroll
@@ -94,9 +93,9 @@ struct Operand {
                                        fed);
         }
     }
-    __device__ __forceinline__ uint4 slice(int number, int lane) const {
-        return WIDTH == 1 ? load_shared_if(address + number * 64, lane < 4)
-                          : load_shared_if(address + number * step, fed);
+    // 16 columns for `multiply_slices`: a single token's in all rows, so that all lanes have results.
+    __device__ __forceinline__ uint4 slice(int number) const {
+        return load_shared_if(address + number * step, fed);
     }
 };
 
@@ -131,6 +130,7 @@ struct UnitSums {
 };
 
 constexpr int SLOT_BLOCKS = SLOT_ROWS * WARPS;
+constexpr int SUPER_GROUPS = ((HIDDEN + 15) / 16 + WARPS - 1) / WARPS;  // of 16 rows for each warp
 // Every stage begins a slot, and every unit is whole slots.
 constexpr bool ALIGNED = HIDDEN % (32 * SLOT_BLOCKS) == 0 &&
                          (HEADS * HEAD_DIM) % (32 * SLOT_BLOCKS) == 0;
@@ -156,25 +156,39 @@ __device__ __forceinline__ void multiply_units(
         sum.clear();
     };
     if constexpr (ALIGNED) {
+        // The next slot's weights are on their way while this one's are multiplied.
+        constexpr int SLOTS = BLOCKS / SLOT_BLOCKS;
+        uint4 now[SLOT_ROWS], next[SLOT_ROWS], held[SLOTS][2];
+        if (WIDTH == 1)
+#pragma unroll
+            for (int i = 0; i < SLOTS * 2; i++) {
+                const int block = warp + i * 2 * WARPS;
+                held[i / 2][i & 1] = operand.pair(block, block + WARPS, lane);
+            }
+        ring.take_slot(now, lane, bounds, stage);
 #pragma unroll 1
         for (int unit = 0; unit < units; unit++) {
-#pragma unroll 1
-            for (int block = warp; block < BLOCKS; block += SLOT_BLOCKS) {
-                ring.await_slot(bounds, stage);
-                const u32 from = shared_address(ring.here()) + warp * BLOCK_BYTES + lane * 16;
-                uint4 weights[SLOT_ROWS], near[4], far[4];
 #pragma unroll
-                for (int i = 0; i < SLOT_ROWS; i++) weights[i] = load_shared(from + i * ROW_BYTES);
-                operand.load(block, block + WARPS, lane, near);
-                operand.load(block + 2 * WARPS, block + 3 * WARPS, lane, far);
+            for (int slot = 0; slot < SLOTS; slot++) {
+                if (slot + 1 < SLOTS || unit + 1 < units)
+                    ring.take_slot(next, lane, bounds, stage);
+                uint4 columns[2][4];
+                if (WIDTH > 1)
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const int block = warp + (slot * 2 + i) * 2 * WARPS;
+                        operand.load(block, block + WARPS, lane, columns[i]);
+                    }
 #pragma unroll
                 for (int i = 0; i < SLOT_ROWS; i++) {
-                    const uint4(&columns)[4] = i < 2 ? near : far;
-                    const int at = (i & 1) * 2;
-                    mma(sum.of[at], columns[at], weights[i].x, weights[i].y);
-                    mma(sum.of[at + 1], columns[at + 1], weights[i].z, weights[i].w);
+                    const uint4 even = WIDTH == 1 ? held[slot][i / 2] : columns[i / 2][(i & 1) * 2];
+                    const uint4 odd =
+                        WIDTH == 1 ? held[slot][i / 2] : columns[i / 2][(i & 1) * 2 + 1];
+                    mma(sum.of[(i & 1) * 2], even, now[i].x, now[i].y);
+                    mma(sum.of[(i & 1) * 2 + 1], odd, now[i].z, now[i].w);
                 }
-                ring.advance(SLOT_ROWS, lane);
+#pragma unroll
+                for (int i = 0; i < SLOT_ROWS; i++) now[i] = next[i];
             }
             close();
         }
@@ -185,7 +199,7 @@ __device__ __forceinline__ void multiply_units(
         while (rows > 0) {
             if (ring.row == 0) ring.await_slot(bounds, stage);
             const int count = min(SLOT_ROWS - ring.row, rows);
-            const u32 from = shared_address(ring.here()) + warp * BLOCK_BYTES + lane * 16;
+            const u32 from = ring.here();
             uint4 weights[SLOT_ROWS], columns[2][4];
             int owner[SLOT_ROWS], at[SLOT_ROWS];
 #pragma unroll
@@ -216,45 +230,102 @@ __device__ __forceinline__ void multiply_units(
     }
 }
 
+// What a block adds to 16 rows: rows 2q and 2q + 1 of the first eight and of the last.
+struct SliceSums {
+    float2 upper, lower;
+
+    __device__ __forceinline__ static SliceSums of(const float (&a)[4], const float (&b)[4]) {
+        return {{a[0] + a[2], a[1] + a[3]}, {b[0] + b[2], b[1] + b[3]}};
+    }
+    // By value: a choice between addresses would put both into local memory.
+    __device__ __forceinline__ SliceSums or_else(bool other, const SliceSums& its) const {
+        return {{other ? its.upper.x : upper.x, other ? its.upper.y : upper.y},
+                {other ? its.lower.x : lower.x, other ? its.lower.y : lower.y}};
+    }
+};
+
+constexpr int GROUPS_AT_ONCE = 4;
+constexpr bool WHOLE_SLICES = ALIGNED && SUPER_GROUPS % GROUPS_AT_ONCE == 0;
+
 // Rows of the tape, each a block of 16 weight rows by 16 columns for every warp: the columns of
-// this block's own activations, all weight rows. A warp has `slices` blocks of a group of 16 rows
-// one after another and hands the group's sums to `done(group, upper, lower)`: rows 2q and 2q + 1
-// of the first and of the last eight, for the token lane / 4.
+// this block's own activations, all weight rows. A warp has `SLICES` blocks of a group of 16 rows
+// one after another and hands the group's sums to `done(group, token, sums)`, for each token and of
+// a single one for four groups at a time, each in other lanes.
+template <int SLICES, class Done>
+__device__ __forceinline__ void multiply_slices_of(
+    Ring& ring, const Operand& operand, int width, int warp, int lane, Bounds& bounds, int stage,
+    Done done) {
+    uint4 columns[SLICES];
+#pragma unroll
+    for (int i = 0; i < SLICES; i++) columns[i] = operand.slice(i);
+    const int token = lane >> 2;
+    if constexpr (WHOLE_SLICES) {
+        uint4 now[SLOT_ROWS], next[SLOT_ROWS];
+        ring.take_slot(now, lane, bounds, stage);
+#pragma unroll 1
+        for (int first = 0; first < SUPER_GROUPS; first += GROUPS_AT_ONCE) {
+            float upper[GROUPS_AT_ONCE][4] = {}, lower[GROUPS_AT_ONCE][4] = {};
+#pragma unroll
+            for (int slot = 0; slot < SLICES; slot++) {
+                if (slot + 1 < SLICES || first + GROUPS_AT_ONCE < SUPER_GROUPS)
+                    ring.take_slot(next, lane, bounds, stage);
+#pragma unroll
+                for (int i = 0; i < SLOT_ROWS; i++) {
+                    const int block = slot * SLOT_ROWS + i;
+                    mma(upper[block / SLICES], columns[block % SLICES], now[i].x, now[i].y);
+                    mma(lower[block / SLICES], columns[block % SLICES], now[i].z, now[i].w);
+                }
+#pragma unroll
+                for (int i = 0; i < SLOT_ROWS; i++) now[i] = next[i];
+            }
+            SliceSums sums[GROUPS_AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < GROUPS_AT_ONCE; i++) sums[i] = SliceSums::of(upper[i], lower[i]);
+            if (WIDTH == 1) {
+                const bool odd = token & 1, high = token & 2;
+                done((first + (token & 3)) * WARPS + warp, token < 4 ? 0 : width,
+                     sums[0].or_else(odd, sums[1]).or_else(high, sums[2].or_else(odd, sums[3])));
+            } else {
+#pragma unroll
+                for (int i = 0; i < GROUPS_AT_ONCE; i++)
+                    done((first + i) * WARPS + warp, token, sums[i]);
+            }
+        }
+    } else {
+        uint4 weights[SLICES];
+        auto fetch = [&] {
+#pragma unroll
+            for (int i = 0; i < SLICES; i++) {
+                if (ring.row == 0) ring.await_slot(bounds, stage);
+                weights[i] = load_shared(ring.here());
+                ring.advance(1, lane);
+            }
+        };
+        fetch();
+#pragma unroll 1
+        for (int group = 0; group < SUPER_GROUPS; group++) {
+            float upper[4] = {}, lower[4] = {};
+#pragma unroll
+            for (int i = 0; i < SLICES; i++) {
+                mma(upper, columns[i], weights[i].x, weights[i].y);
+                mma(lower, columns[i], weights[i].z, weights[i].w);
+            }
+            if (group + 1 < SUPER_GROUPS) fetch();  // under way while the sums are handed on
+            done(group * WARPS + warp, token, SliceSums::of(upper, lower));
+        }
+    }
+}
+
 template <class Done>
 __device__ __forceinline__ void multiply_slices(
-    Ring& ring, int super_groups, int slices, const u8* activations, int width, int warp, int lane,
-    Bounds& bounds, int stage, Done done) {
-    Operand operand(activations, width, lane);
-    if (WIDTH == 1) operand.address = shared_address(activations) + (lane & 3) * 16;
-    int rows = super_groups * slices, slice = 0, group = warp;
-    float upper[4] = {}, lower[4] = {};
-#pragma unroll 1
-    while (rows > 0) {
-        if (ring.row == 0) ring.await_slot(bounds, stage);
-        const int count = min(SLOT_ROWS - ring.row, rows);
-        const u32 from = shared_address(ring.here()) + warp * BLOCK_BYTES + lane * 16;
-        uint4 weights[SLOT_ROWS];
-#pragma unroll
-        for (int i = 0; i < SLOT_ROWS; i++)
-            weights[i] = load_shared(from + (i < count ? i : 0) * ROW_BYTES);
-#pragma unroll
-        for (int i = 0; i < SLOT_ROWS; i++)
-            if (i < count) {
-                const uint4 columns = operand.slice(slice, lane);
-                mma(upper, columns, weights[i].x, weights[i].y);
-                mma(lower, columns, weights[i].z, weights[i].w);
-                if (++slice == slices) {
-                    done(group, float2{upper[0] + upper[2], upper[1] + upper[3]},
-                         float2{lower[0] + lower[2], lower[1] + lower[3]});
-#pragma unroll
-                    for (int j = 0; j < 4; j++) upper[j] = lower[j] = 0.0f;
-                    slice = 0;
-                    group += WARPS;
-                }
-            }
-        rows -= count;
-        ring.advance(count, lane);
-    }
+    Ring& ring, int slices, const u8* activations, int width, int warp, int lane, Bounds& bounds,
+    int stage, Done done) {
+    const Operand operand(activations, width, lane, true);
+    constexpr int FEWEST = FEWEST_SLICES > 0 ? FEWEST_SLICES : 1;  // blocks differ by one at most
+    if (slices == FEWEST)
+        multiply_slices_of<FEWEST>(ring, operand, width, warp, lane, bounds, stage, done);
+    else
+        multiply_slices_of<FEWEST + 1>(ring, operand, width, warp, lane, bounds, stage, done);
 }
 
 // Four neighbouring rows of the partial sums of all warps, in their order.

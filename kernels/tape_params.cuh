@@ -30,9 +30,9 @@ struct Params {
     const i64* run;    // the mailbox's words as the run began, on the device
     const double* numbers;
     const i64* prompt;
-    u32* state;        // abort, epoch of the next run
+    u32* state;        // abort, epoch of the next run, and a place: Bounds
     i64* trace;        // with MEASURE
-    i64 width, ring_slots, in_flight, splits, split_tiles, sources, trace_pass;
+    i64 width, ring_slots, in_flight, ahead, pace, splits, split_tiles, sources, trace_pass;
     // Where things lie in dynamic shared memory.
     i64 at_activations, at_slice, at_kv, at_new, at_sums, at_heads, at_queries, at_residual,
         at_turns, at_scores, at_seen;
@@ -117,7 +117,6 @@ static_assert(sizeof(Shared) <= 6144, "kernels/tape_plan.py reserves STATIC_BYTE
 #endif
 
 __device__ constexpr int padded(int size) { return (size + 31) / 32 * 32; }
-constexpr int SUPER_GROUPS = ((HIDDEN + 15) / 16 + WARPS - 1) / WARPS;
 
 // Tokens of a pass: a constant where it is always one.
 #if WIDTH == 1
@@ -130,18 +129,29 @@ using Width = int;
 #endif
 
 #ifdef MEASURE
-// Per stage of a traced pass: begin, exchanged, multiplied, published [ns], cycles
-// that the first warp waited for the tape.
-constexpr int MARKS = 5;
+// Per stage of a traced pass, in cycles of the block's multiprocessor: begun, exchanged, multiplied,
+// published; cycles that the first warp waited for the tape, and the stage; its first slot there,
+// its own products done. Two rows more say what the cycles are on the clock that blocks share.
+constexpr int MARKS = 8, TRACED_ROWS = LAYERS * 7 + 1;
 #define MARK(which) \
-    if (tid == 0 && traced) p.trace[trace_at() + which] = device_ns();
+    if (tid == 0 && traced) p.trace[trace_at() + which] = clock64();
 #define MARK_END(stage) \
     if (tid == 0 && traced) { \
-        p.trace[trace_at() + 3] = device_ns(); \
+        p.trace[trace_at() + 3] = clock64(); \
         p.trace[trace_at() + 4] = ring.waited << 8 | stage; \
+        p.trace[trace_at() + 5] = ring.first; \
     } \
-    ring.waited = 0; \
+    ring.waited = ring.first = 0; \
     trace_stage++;
+
+// The moment at which the shared clock, which ticks coarsely, changes.
+__device__ __forceinline__ void calibrate(i64* to) {
+    const u64 before = device_ns();
+    u64 now = before;
+    for (int tries = 0; now == before && tries < 4096; tries++) now = device_ns();
+    to[0] = static_cast<i64>(now);
+    to[1] = clock64();
+}
 #else
 #define MARK(which) {}
 #define MARK_END(stage) {}

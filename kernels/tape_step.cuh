@@ -30,7 +30,7 @@ struct Step {
     bool traced;
     int trace_stage;
     __device__ __forceinline__ i64 trace_at() const {
-        return (static_cast<i64>(blockIdx.x) * (LAYERS * 7 + 1) + trace_stage) * MARKS;
+        return (static_cast<i64>(blockIdx.x) * (TRACED_ROWS + 2) + trace_stage) * MARKS;
     }
 #endif
 
@@ -137,6 +137,7 @@ struct Step {
             float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
             multiply_units<padded(COLUMNS) / 32>(ring, count, at(p.at_activations), width,
                                                  sums + warp * stride, warp, lane, bounds, stage);
+            MARK(6)
             sync_consumers();
             if (first + chunk >= units) MARK(2)
             use(sums, stride, first, count);
@@ -303,13 +304,13 @@ struct Step {
 #pragma unroll 1
         while (tile < tiles || has_fresh) {
             const bool fresh = tile >= tiles;
-            if (!fresh) barrier_wait(&s.kv.full[warp], kv_parity, bounds, ATTENTION);
+            if (!fresh) barrier_wait(shared_address(&s.kv.full[warp]), kv_parity, bounds, ATTENTION);
             const int start = (split_first + tile) * TILE;
             softmax.add(fresh ? at(p.at_new) : at(p.at_kv) + warp * 2 * KV_TILE_BYTES,
                         fresh ? min(token, width - 1) + 1 : position - start, lane);
             if (fresh) break;
             __syncwarp();
-            if (lane == 0) barrier_arrive(&s.kv.empty[warp]);
+            if (lane == 0) barrier_arrive(shared_address(&s.kv.empty[warp]));
             kv_parity ^= 1;
             tile += KV_SLOTS;
         }
@@ -372,16 +373,16 @@ struct Step {
             float top = NOTHING, total = 0.0f;
             float4 sum = {};
             for (int one = tid & 15; one < used && mine; one += 16) {
-                const bool wanted[1] = {true};
-                const u64* const tops[1] = {p.tops + (part + one) * 2};
-                const Quad* const parts[1] = {p.parts + ((part + one) * HEAD_DIM + d) / 4};
-                Pair pair[1];
-                Quad quad[1];
-                peek(parts[0], quad[0]);  // under way while the other is waited for
-                take(tops, wanted, pair, epoch, bounds, ATTENTION);
-                if (!quad[0].is(epoch))
-                    take(parts, wanted, quad, epoch, bounds, ATTENTION);
-                add_part(top, total, sum, pair[0].a(), pair[0].b(), quad[0].values());
+                const u64* const its_top = p.tops + (part + one) * 2;
+                const Quad* const its_part = p.parts + ((part + one) * HEAD_DIM + d) / 4;
+                Pair pair;
+                Quad quad;
+                Patience patience;
+                do {
+                    peek(its_top, pair);
+                    peek(its_part, quad);
+                } while (!(pair.is(epoch) && quad.is(epoch)) && !patience.over(bounds, ATTENTION));
+                add_part(top, total, sum, pair.a(), pair.b(), quad.values());
             }
 #pragma unroll
             for (int mask = 1; mask < 16; mask <<= 1)
@@ -476,23 +477,24 @@ struct Step {
         const Share& share = s.share;
         MARK(0)
         MARK(1)
-        if (share.slices > 0)
+        if (share.slices > 0) {
+            Quad* const parts = p.slices + static_cast<i64>(share.source) * (HIDDEN / 4);
+            const int token_quads = static_cast<int>(p.sources) * (HIDDEN / 4);
             multiply_slices(
-                ring, SUPER_GROUPS, share.slices, at(p.at_slice), width, warp, lane, bounds, DOWN,
-                [&](int group, float2 upper, float2 lower) {
+                ring, share.slices, at(p.at_slice), width, warp, lane, bounds, DOWN,
+                [&](int group, int token, const SliceSums& sums) {
                     // Neighbouring threads swap, so that each has four rows of one half.
                     const bool odd = lane & 1;
-                    const float2 give = odd ? upper : lower, keep = odd ? lower : upper;
+                    const float2 give = odd ? sums.upper : sums.lower;
+                    const float2 keep = odd ? sums.lower : sums.upper;
                     const float2 get = {__shfl_xor_sync(~0u, give.x, 1),
                                         __shfl_xor_sync(~0u, give.y, 1)};
                     const float2 a = odd ? get : keep, b = odd ? keep : get;
-                    const int token = lane >> 2;
-                    const int row = group * 16 + (odd ? 8 : 0) + (lane & 2) * 2;
-                    const i64 part = static_cast<i64>(token) * p.sources + share.source;
-                    if (token < width && row < HIDDEN)
-                        put(p.slices + (part * HIDDEN + row) / 4, a.x, a.y, b.x, b.y,
-                            epoch);
+                    const int quad = group * 4 + (odd ? 2 : 0) + ((lane & 2) >> 1);
+                    if (token < width && quad < HIDDEN / 4)
+                        put(parts + token * token_quads + quad, a.x, a.y, b.x, b.y, epoch);
                 });
+        }
         MARK(2)
         MARK_END(DOWN)
     }

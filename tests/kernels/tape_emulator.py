@@ -45,10 +45,12 @@ _BODIES = {
     "void peek(const u64* from": "give_way(); pair = {from[0], from[1]};",
     "void peek(const Quad* from": "give_way(); quad = *from;",
     "void put(\n    Quad* to": "*to = Quad::of(a, b, c, d, epoch);",
-    "void barrier_init(": "*barrier = new_barrier(count);",
-    "void barrier_arrive(": "arrive_at((uint64_t*)barrier);",
-    "bool barrier_passed(": "return phase_passed((const uint64_t*)barrier, parity);",
-    "void start()": "issued = 0, policy = 0;",
+    "void barrier_init(": "*(uint64_t*)(uintptr_t)barrier = new_barrier(count);",
+    "void barrier_arrive(": "arrive_at((uint64_t*)(uintptr_t)barrier);",
+    "i64 cycles()": "return device_ns();",
+    "bool barrier_passed(": "return phase_passed((const uint64_t*)(uintptr_t)barrier, parity);",
+    "bool barrier_is_past(": "return phase_passed((const uint64_t*)(uintptr_t)barrier, parity);",
+    "void start()": "issued = 0, policy = 0, asked = 0, asked_at = cycles();",
     "void mma(float": "matrix_product(c, a, b0, b1);",
     "u32 to_bf16_pair(": "return rounded_to_bf16(low) | rounded_to_bf16(high) << 16;",
     "uint4 load_shared(u32": "return *(const uint4*)(uintptr_t)address;",
@@ -62,10 +64,11 @@ _BODIES = {
 }
 # The statement that has this instruction, and what stands for it.
 _STATEMENTS = {
-    "st.relaxed.sys": "*fault = word;",
+    "st.relaxed.sys": "*fault = told;",
     "mbarrier.arrive.expect_tx": "",
-    "cp.async.bulk": "copy_later(base + slot * SLOT_BYTES, from, SLOT_BYTES, "
-    "(uint64_t*)&barriers->full[slot]);",
+    "cp.async.bulk.prefetch": "",
+    "cp.async.bulk": "copy_later((void*)(uintptr_t)(base + slot * SLOT_BYTES), from, SLOT_BYTES, "
+    "(uint64_t*)(uintptr_t)full);",
     "cp.async.cg": "copy_later((void*)(uintptr_t)there, bytes ? keys + from : nullptr, 16, "
     "nullptr);",
     "cp.async.mbarrier": "copy_later(nullptr, nullptr, 0, (uint64_t*)&barriers->full[slot]);",
@@ -206,7 +209,7 @@ class EmulatedTape:
     ) -> None:
         """What `TapeKernel.launch` does, until the kernel has ended."""
         self.kernel.clear()
-        self.kernel.buffer("state")[0] = 0
+        self.kernel.forget_faults()
         values = self.kernel._params(words, slots, run, numbers)
         pass_ns = (ctypes.c_uint64 * (MAX_WIDTH + 1)).in_dll(self._library, "pass_ns")
         for width, cost_ns in enumerate(self.costs_ns):
@@ -217,7 +220,9 @@ class EmulatedTape:
 def _library(kernel: TapeKernel, epochs: int, folder: Path) -> Path:
     source = folder / "tape.cpp"
     source.write_text(translated(), encoding="utf-8")
-    macros = build.macros(kernel.model.config, kernel.width, speculate=kernel.speculate)
+    macros = build.macros(
+        kernel.model.config, kernel.blocks, kernel.width, speculate=kernel.speculate
+    )
     macros["EPOCHS"] = str(epochs)
     library = folder / f"tape-{abs(hash(repr(macros)))}.so"
     if not library.exists():

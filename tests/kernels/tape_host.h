@@ -43,9 +43,9 @@ inline float __uint2float_rn(uint32_t x) { return (float)x; }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 template <class T> T __ldg(const T* p) { return *p; }
-inline uint32_t atomicCAS(uint32_t* p, uint32_t wanted, uint32_t value) {
-    const uint32_t old = *p;
-    if (old == wanted) *p = value;
+inline unsigned long long atomicMin(unsigned long long* p, unsigned long long value) {
+    const unsigned long long old = *p;
+    *p = min(old, value);
     return old;
 }
 inline void __threadfence() {}
