@@ -16,9 +16,11 @@ import asyncio
 import json
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import cpu_name, git_commit
 from benchmarks.served import Memory, Served, check_environment, served, slope_mb_per_h
 from benchmarks.visitor import Visitor
 from benchmarks.visitors import Story, stories
@@ -60,6 +62,12 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the result to this file")
     options = parser.parse_args()
     check_environment()
+    found = {
+        "benchmark": "soak",
+        "machine": cpu_name(),
+        "commit": git_commit(),
+        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+    }
     try:
         story = stories(2)[1]
         with served(options.engine) as server:
@@ -73,6 +81,7 @@ def main() -> int:
     )
     slope = resident if heap is None else heap
     result = {
+        **found,
         "engine": options.engine,
         "minutes": options.minutes,
         **counts,
