@@ -28,7 +28,7 @@ from engine.errors import UnpausedError
 
 WARM_UP_PAGES = 10
 TURNS_OF_A_PAGE = 6
-SETTLE_S = 6.0  # for a session to be closed and what it left to be collected
+SETTLE_S = 12.0  # for a session to be closed, forgotten, and what it left to be collected
 PAUSE_S = 1.6  # a visitor may have 40 turns a minute
 
 
