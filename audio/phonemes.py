@@ -23,6 +23,9 @@ class Espeak:
         self._voice: str | None = None
         self._keeps: bool | None = None  # whether clauses are kept; asked when there is a voice
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bridge, name)  # what else there is
+
     def initialize(self, data_dir: str) -> None:
         self._bridge.initialize(data_dir)
         self._voice = None
