@@ -40,6 +40,7 @@ class Handlers:
             session = self._visitors.open()
         except UnpausedError as error:
             return "", "", notice(str(error)), *[NO_CHANGE] * 10
+        self._forget_lost_tabs()
         self._by_tab[request.session_hash] = session.id
         if settings.engine:
             session.set_engine(settings.engine)
@@ -53,6 +54,12 @@ class Handlers:
         other = next((name for name in self._engines if name != chosen), chosen)
         tab = gr.Tabs(selected=settings.view)
         return chosen, other, settings.hidden, tab, settings.speed, a, b, a, b
+
+    def _forget_lost_tabs(self) -> None:
+        """Of tabs that were closed before they were connected nobody hears again."""
+        for tab, session_id in list(self._by_tab.items()):
+            if self._visitors.get(session_id) is None:
+                self._by_tab.pop(tab, None)
 
     def unload(self, request: gr.Request) -> None:
         """The tab was closed or reloaded: its turn ends."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from engine.errors import UnpausedError
 from tests.ui.client import SPEECH, Client, contents, run
 from tests.ui.conftest import until
 from tests.ui.fakes import REPLY, FakePipeline, services
+from ui.handlers import Handlers
 from ui.services import Runtime
 from ui.visitors import Visitors
 
@@ -79,3 +83,11 @@ def test_busy_sessions_are_not_evicted(pipeline: FakePipeline) -> None:
     visitors.close(session.id)
     run(session)
     visitors.open()
+
+
+def test_tabs_that_were_never_connected_are_no_more_than_sessions(pipeline: FakePipeline) -> None:
+    handlers = Handlers(Visitors(Runtime(services(pipeline)), max_sessions=2))
+    for number in range(6):
+        request = SimpleNamespace(session_hash=f"tab-{number}", query_params={})
+        assert handlers.open(cast(Any, request))[0]
+    assert set(handlers._by_tab) == {"tab-4", "tab-5"}
