@@ -31,6 +31,7 @@ PAGES = 5
 GROWTH_BYTES = 20_000  # a page; the voice of one answer has 150,000
 
 
+@pytest.mark.timeout(800)
 def test_pages_and_their_turns_leave_nothing_behind(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
