@@ -17,7 +17,7 @@ from benchmarks.shapes import SHAPES, random_model
 from engine.persistent_tape import PersistentTapeEngine
 from engine.sampling import SamplingParams
 
-STAGES = ("QKV", "attention", "combine", "output", "gate/up", "down", "reduce")
+STAGES = ("QKV", "attention", "combine", "output", "gate/up", "down")
 PROMPT, TOKENS, TRACED = 600, 150, 100
 _BEGUN, _EXCHANGED, _MULTIPLIED, _PUBLISHED, _TAPE, _FIRST_SLOT, _OWN_DONE = range(7)
 _COLOURS = {"exchange": "#d8d8d8", "multiply": "#3b7dd8", "publish": "#e0803a"}
@@ -43,6 +43,8 @@ def layers_of(timeline: np.ndarray) -> np.ndarray:
     found = marks.astype(float)
     has_part = (marks[..., _EXCHANGED] >= marks[..., _BEGUN]) & (marks[..., _MULTIPLIED] > 0)
     found[~has_part] = np.nan
+    for mark in (_FIRST_SLOT, _OWN_DONE):  # stages that have no tape
+        found[marks[..., mark] == 0, mark] = np.nan
     return found
 
 
@@ -68,7 +70,7 @@ def table(timeline: np.ndarray) -> list[dict[str, float | str]]:
             "publish": np.nanmedian(here[..., _PUBLISHED] - here[..., _MULTIPLIED], axis=0),
             "whole": done - before,
         }
-        medians = {name: round(float(np.median(span)) / 1e3, 2) for name, span in spans.items()}
+        medians = {name: round(float(np.nanmedian(span)) / 1e3, 2) for name, span in spans.items()}
         rows.append({"stage": stage, **medians})
         before = done
     return rows

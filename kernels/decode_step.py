@@ -23,18 +23,11 @@ from kernels.draw_stages import (
     pick_block,
     settle,
 )
-from kernels.grid_barrier import FAULT, HALT, grid_barrier, place_of
-from kernels.resident_stages import (
-    attention_stage,
-    gate_up_stage,
-    history_tiles,
-    or_none,
-    qkv_stage,
-    residual_stage,
-    threshold_stage,
-)
+from kernels.grid_barrier import FAULT, HALT, grid_arrive, grid_barrier, grid_wait, place_of
+from kernels.resident_stages import attention_stage, history_tiles, threshold_stage
 from kernels.sampling import publish, store_to_host
-from kernels.step_stages import head_segment, head_tile, pairs_tile, rows_tile
+from kernels.step_stages import segment_draw
+from kernels.streams import GATED, PROJECT, RESIDUAL, first_tiles, stream
 
 _INT_MIN = tl.constexpr(-(2**31))
 # Words of the mailbox, as in engine/mailbox.py; test_decode_step.py holds them together.
@@ -93,7 +86,7 @@ def decode_reply(
     BLOCK_C: tl.constexpr, QKV_ROWS: tl.constexpr, QKV_K: tl.constexpr,
     O_ROWS: tl.constexpr, O_K: tl.constexpr,
     GATE_ROWS: tl.constexpr, GATE_K: tl.constexpr, DOWN_ROWS: tl.constexpr, DOWN_K: tl.constexpr,
-    HEAD_ROWS: tl.constexpr, HEAD_K: tl.constexpr,
+    HEAD_ROWS: tl.constexpr, HEAD_K: tl.constexpr, AHEAD: tl.constexpr, MEANWHILE: tl.constexpr,
     SEGMENT: tl.constexpr, BLOCK_SEGMENT: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, BLOCKS: tl.constexpr,
     BLOCK_B: tl.constexpr, DTYPE: tl.constexpr, GRID: tl.constexpr, DEVICE: tl.constexpr,
@@ -108,8 +101,8 @@ def decode_reply(
     timeout_ns = tl.load(run_ptr + TIMEOUT_NS)
     fault_ptr = box_ptr + FAULT_WORD
     positions = tl.load(run_ptr + CAPACITY)
-    keys_ptr = tl.multiple_of(tl.load(run_ptr + KEYS), 16).to(tl.pointer_type(DTYPE))
-    values_ptr = tl.multiple_of(tl.load(run_ptr + VALUES), 16).to(tl.pointer_type(DTYPE))
+    keys_ptr = tl.load(run_ptr + KEYS).to(tl.pointer_type(DTYPE))
+    values_ptr = tl.load(run_ptr + VALUES).to(tl.pointer_type(DTYPE))
     temperature = tl.load(numbers_ptr + TEMPERATURE).to(tl.float32)
     penalty = tl.load(numbers_ptr + PENALTY).to(tl.float32)
     seed = tl.load(run_ptr + SEED)
@@ -124,128 +117,113 @@ def decode_reply(
         # Each program makes x of its own accord, all of them the same: no barrier is needed.
         embed_token(embed_ptr, token, x_ptr, seen_ptr, HIDDEN, BLOCK_H)
         tl.debug_barrier()
-        qkv_tile = rows_tile(
-            qkv_w_ptr, or_none(program * QKV_ROWS, QKV), QKV, HIDDEN,
-            QKV_ROWS, QKV_K,
-        )  # fmt: skip
-        qkv_ahead = rows_tile(
-            qkv_w_ptr, or_none((program + GRID) * QKV_ROWS, QKV), QKV, HIDDEN,
-            QKV_ROWS, QKV_K,
-        )  # fmt: skip
+        qkv_tile, qkv_ahead = first_tiles(
+            qkv_w_ptr, program * QKV_ROWS, GRID * QKV_ROWS, QKV, HIDDEN, QKV_ROWS, QKV_K, PROJECT
+        )
         for layer in range(LAYERS):
             wide = tl.cast(layer, tl.int64)
+            qkv_layer_ptr = qkv_w_ptr + wide * QKV * HIDDEN
+            o_ptr = o_w_ptr + wide * HIDDEN * Q
+            gate_ptr = gate_up_w_ptr + wide * 2 * INTERMEDIATE * HIDDEN
+            down_ptr = down_w_ptr + wide * HIDDEN * INTERMEDIATE
+            k_ptr = keys_ptr + wide * KV_HEADS * positions * D
+            v_ptr = values_ptr + wide * KV_HEADS * positions * D
+
             # norm + QKV
-            qkv_stage(
-                qkv_tile, qkv_ahead, program, x_ptr, attn_norm_ptr + layer * HIDDEN,
-                qkv_w_ptr + wide * QKV * HIDDEN, qkv_bias_ptr + layer * QKV * BIAS, qkv_ptr,
-                EPS, QKV, HIDDEN, QKV_ROWS, QKV_K, BIAS, GRID,
+            stream(
+                qkv_tile, qkv_ahead, program * QKV_ROWS, GRID * QKV_ROWS, QKV, x_ptr,
+                attn_norm_ptr + layer * HIDDEN, qkv_layer_ptr, qkv_bias_ptr + layer * QKV * BIAS,
+                qkv_ptr, EPS, QKV, HIDDEN, QKV_ROWS, QKV_K, PROJECT, BIAS,
             )  # fmt: skip
-            layer_offset = wide * KV_HEADS * positions * D
+            grid_arrive(sync_ptr, DEVICE)
             k, v = history_tiles(
-                keys_ptr + layer_offset, values_ptr + layer_offset, tl.minimum(program, PARTS - 1),
-                position, positions, D, BLOCK_D, BLOCK_G, BLOCK_N, SPLITS,
+                k_ptr, v_ptr, tl.minimum(program, PARTS - 1),
+                position, positions, D, BLOCK_D, BLOCK_N, SPLITS,
             )  # fmt: skip
             rounds += 1
-            grid_barrier(
-                sync_ptr, rounds, timeout_ns, fault_ptr, place_of(_QKV, layer, count), GRID,
-                DEVICE,
-            )  # fmt: skip
+            place = place_of(_QKV, layer, count)
+            grid_wait(sync_ptr, rounds, timeout_ns, fault_ptr, place, GRID, DEVICE)
 
             # RoPE + KV append, attention, combine
-            gate_w_ptr = gate_up_w_ptr + wide * 2 * INTERMEDIATE * HIDDEN
-            pairs = program * PAIRS
+            place = place_of(_ATTENTION, layer, count)
             attention_stage(
-                k, v, program, keys_ptr + layer_offset,
-                values_ptr + layer_offset, position, positions,
+                k, v, program, k_ptr, v_ptr, position, positions,
                 qkv_ptr, q_gain_ptr + layer * D * QK_NORM, k_gain_ptr + layer * D * QK_NORM,
                 cos_ptr + position * (D // 2), sin_ptr + position * (D // 2),
                 part_out_ptr, part_max_ptr, part_sum_ptr, attended_ptr,
-                sync_ptr, count * LAYERS + layer + 1, timeout_ns, fault_ptr,
-                place_of(_ATTENTION, layer, count),
+                sync_ptr, count * LAYERS + layer + 1, timeout_ns, fault_ptr, place,
+                gate_ptr, INTERMEDIATE, HIDDEN, GATE_ROWS, MEANWHILE,
                 HEADS, KV_HEADS, D, BLOCK_D, BLOCK_G, BLOCK_N, SPLITS, BLOCK_S, BLOCK_C,
                 EPS, QK_NORM, SCALE, GRID, DEVICE,
             )  # fmt: skip
-            o_tile = rows_tile(
-                o_w_ptr + wide * HIDDEN * Q,
-                or_none(program * O_ROWS, HIDDEN), HIDDEN, Q, O_ROWS, O_K,
-            )  # fmt: skip
+            grid_arrive(sync_ptr, DEVICE)
+            o_tile, o_ahead = first_tiles(
+                o_ptr, program * O_ROWS, GRID * O_ROWS, HIDDEN, Q, O_ROWS, O_K, RESIDUAL
+            )
             rounds += 1
-            grid_barrier(
-                sync_ptr, rounds, timeout_ns, fault_ptr, place_of(_ATTENTION, layer, count), GRID,
-                DEVICE,
-            )  # fmt: skip
+            grid_wait(sync_ptr, rounds, timeout_ns, fault_ptr, place, GRID, DEVICE)
 
             # output projection + residual
-            residual_stage(
-                o_tile, program, attended_ptr, o_w_ptr + wide * HIDDEN * Q, x_ptr,
-                HIDDEN, Q, O_ROWS, O_K, GRID,
+            stream(
+                o_tile, o_ahead, program * O_ROWS, GRID * O_ROWS, HIDDEN, attended_ptr,
+                attended_ptr, o_ptr, attended_ptr, x_ptr, EPS, HIDDEN, Q, O_ROWS, O_K, RESIDUAL,
             )  # fmt: skip
-            gate_tile = pairs_tile(
-                gate_w_ptr, or_none(pairs, INTERMEDIATE),
-                INTERMEDIATE, HIDDEN, GATE_ROWS, GATE_K,
+            grid_arrive(sync_ptr, DEVICE)
+            gate_tile, gate_ahead = first_tiles(
+                gate_ptr, program * PAIRS, GRID * PAIRS, INTERMEDIATE, HIDDEN, GATE_ROWS, GATE_K,
+                GATED, AHEAD, DEVICE,
             )  # fmt: skip
             rounds += 1
-            grid_barrier(
-                sync_ptr,
-                rounds,
-                timeout_ns,
-                fault_ptr,
-                place_of(_OUTPUT, layer, count),
-                GRID,
-                DEVICE,
-            )
+            place = place_of(_OUTPUT, layer, count)
+            grid_wait(sync_ptr, rounds, timeout_ns, fault_ptr, place, GRID, DEVICE)
 
             # norm + gate/up + SiLU
-            gate_up_stage(
-                gate_tile, program, x_ptr, mlp_norm_ptr + layer * HIDDEN, gate_w_ptr,
-                activated_ptr, EPS, INTERMEDIATE, HIDDEN, GATE_ROWS, GATE_K, GRID,
+            stream(
+                gate_tile, gate_ahead, program * PAIRS, GRID * PAIRS, INTERMEDIATE, x_ptr,
+                mlp_norm_ptr + layer * HIDDEN, gate_ptr, x_ptr, activated_ptr,
+                EPS, INTERMEDIATE, HIDDEN, GATE_ROWS, GATE_K, GATED,
             )  # fmt: skip
-            down_ptr = down_w_ptr + wide * HIDDEN * INTERMEDIATE
-            down_tile = rows_tile(
-                down_ptr, or_none(program * DOWN_ROWS, HIDDEN),
-                HIDDEN, INTERMEDIATE, DOWN_ROWS, DOWN_K,
+            grid_arrive(sync_ptr, DEVICE)
+            down_tile, down_ahead = first_tiles(
+                down_ptr, program * DOWN_ROWS, GRID * DOWN_ROWS, HIDDEN, INTERMEDIATE, DOWN_ROWS,
+                DOWN_K, RESIDUAL, AHEAD, DEVICE,
             )  # fmt: skip
             rounds += 1
-            grid_barrier(
-                sync_ptr,
-                rounds,
-                timeout_ns,
-                fault_ptr,
-                place_of(_GATE_UP, layer, count),
-                GRID,
-                DEVICE,
-            )
+            place = place_of(_GATE_UP, layer, count)
+            grid_wait(sync_ptr, rounds, timeout_ns, fault_ptr, place, GRID, DEVICE)
 
             # down projection + residual
-            residual_stage(
-                down_tile, program, activated_ptr, down_ptr, x_ptr,
-                HIDDEN, INTERMEDIATE, DOWN_ROWS, DOWN_K, GRID,
+            stream(
+                down_tile, down_ahead, program * DOWN_ROWS, GRID * DOWN_ROWS, HIDDEN,
+                activated_ptr, activated_ptr, down_ptr, activated_ptr, x_ptr,
+                EPS, HIDDEN, INTERMEDIATE, DOWN_ROWS, DOWN_K, RESIDUAL,
             )  # fmt: skip
-            following = tl.minimum(wide + 1, LAYERS - 1) * QKV * HIDDEN
-            qkv_tile = rows_tile(
-                qkv_w_ptr + following, or_none(program * QKV_ROWS, QKV),
-                QKV, HIDDEN, QKV_ROWS, QKV_K,
-            )  # fmt: skip
-            qkv_ahead = rows_tile(
-                qkv_w_ptr + following, or_none((program + GRID) * QKV_ROWS, QKV),
-                QKV, HIDDEN, QKV_ROWS, QKV_K,
+            grid_arrive(sync_ptr, DEVICE)
+            qkv_tile, qkv_ahead = first_tiles(
+                qkv_w_ptr + tl.minimum(wide + 1, LAYERS - 1) * QKV * HIDDEN,
+                program * QKV_ROWS, GRID * QKV_ROWS, QKV, HIDDEN, QKV_ROWS, QKV_K, PROJECT,
+                AHEAD, DEVICE,
             )  # fmt: skip
             rounds += 1
-            grid_barrier(
-                sync_ptr, rounds, timeout_ns, fault_ptr, place_of(_DOWN, layer, count), GRID,
-                DEVICE,
-            )  # fmt: skip
+            place = place_of(_DOWN, layer, count)
+            grid_wait(sync_ptr, rounds, timeout_ns, fault_ptr, place, GRID, DEVICE)
 
         # norm + LM head, and each program's part of the draw
         if program == LAST:
             asked = tl.load(box_ptr + STOP, volatile=True) == tl.load(run_ptr + DOORBELL)
             tl.store(sync_ptr + HALT, asked.to(tl.int32))
-        tile = head_tile(head_w_ptr, program, VOCAB, HIDDEN, HEAD_ROWS, HEAD_K, SEGMENT)
-        head_segment(
-            tile, program, x_ptr, norm_ptr, head_w_ptr, logits_ptr, seen_ptr,
-            best_ptr, best_id_ptr, top_ptr, exp_max_ptr, exp_sum_ptr,
-            seed, position + 1, temperature, penalty,
-            EPS, VOCAB, HIDDEN, HEAD_ROWS, HEAD_K, SEGMENT, BLOCK_SEGMENT,
+        begin = program * SEGMENT
+        head_tile, head_ahead = first_tiles(
+            head_w_ptr, begin, HEAD_ROWS, VOCAB, HIDDEN, HEAD_ROWS, HEAD_K, PROJECT
+        )
+        beyond = tl.minimum(begin + SEGMENT, VOCAB)
+        stream(
+            head_tile, head_ahead, begin, HEAD_ROWS, beyond, x_ptr, norm_ptr, head_w_ptr,
+            x_ptr, logits_ptr, EPS, VOCAB, HIDDEN, HEAD_ROWS, HEAD_K, PROJECT,
+        )  # fmt: skip
+        segment_draw(
+            program, begin, beyond, logits_ptr, seen_ptr, best_ptr, best_id_ptr, top_ptr,
+            exp_max_ptr, exp_sum_ptr, seed, position + 1, temperature, penalty, BLOCK_SEGMENT,
         )  # fmt: skip
         rounds += 1
         grid_barrier(

@@ -2,7 +2,9 @@
 
 One thread of each program arrives with a release and polls with an acquire (relaxed polls and one
 fence in the end took 400 cycles more); the rest of the program waits at a block barrier on either
-side, which carries the order over to every thread. A wait that takes too long names its place
+side, which carries the order over to every thread. A release waits for whatever its thread has
+asked of memory before, so that what is to be read ahead is asked for between `grid_arrive` and
+`grid_wait`. A wait that takes too long names its place
 once, for the host and for the other programs, and every wait from then on lets everybody through,
 so that the kernel ends by itself.
 """
@@ -21,15 +23,26 @@ def sync_words(kv_heads: int) -> int:
     return (3 + kv_heads) * 32
 
 
+# $1 word
+_ARRIVE = tl.constexpr("""{
+    .reg .pred %other;
+    .reg .u32 %thread;
+    mov.u32 %thread, %tid.x;
+    setp.ne.u32 %other, %thread, 0;
+    @%other bra LEAVE;
+    red.release.gpu.global.add.u32 [$1], 1;
+    LEAVE:
+    mov.u32 $0, 0;
+}""")
+
 # $1 word, $2 its goal, $3 fault flag, $4 timeout in ns, $5 fault word of the host, $6 place
-_ARRIVE_AND_WAIT = tl.constexpr("""{
+_WAIT = tl.constexpr("""{
     .reg .pred %done, %more, %other;
     .reg .u32 %thread, %seen, %gap, %polls, %flag;
     .reg .u64 %now, %limit;
     mov.u32 %thread, %tid.x;
     setp.ne.u32 %other, %thread, 0;
     @%other bra LEAVE;
-    red.release.gpu.global.add.u32 [$1], 1;
     mov.u32 %polls, 0;
     mov.u64 %limit, 0;
     POLL:
@@ -65,7 +78,13 @@ def place_of(stage, layer, token):
 
 
 @triton.jit
-def grid_barrier(
+def grid_arrive(sync_ptr, DEVICE: tl.constexpr):
+    """This program's writes are to be visible to whoever returns from `grid_wait`."""
+    _arrive(sync_ptr + ARRIVED, DEVICE)
+
+
+@triton.jit
+def grid_wait(
     sync_ptr,  # int32 [sync_words]
     rounds,  # int32: barriers there have been, this one included
     timeout_ns,  # int64
@@ -74,10 +93,17 @@ def grid_barrier(
     GRID: tl.constexpr,
     DEVICE: tl.constexpr,  # False under the interpreter: no clock and no assembly
 ):
-    """Return when all programs have arrived, or a fault is known. Writes before it are visible."""
-    _arrive_and_wait(
-        sync_ptr + ARRIVED, GRID * rounds, sync_ptr, timeout_ns, fault_ptr, place, DEVICE
-    )
+    """Return when all programs have arrived, or a fault is known."""
+    _wait(sync_ptr + ARRIVED, GRID * rounds, sync_ptr, timeout_ns, fault_ptr, place, DEVICE)
+
+
+@triton.jit
+def grid_barrier(
+    sync_ptr, rounds, timeout_ns, fault_ptr, place, GRID: tl.constexpr, DEVICE: tl.constexpr
+):
+    """Arrive and wait at once, where nothing can be asked for in between."""
+    grid_arrive(sync_ptr, DEVICE)
+    grid_wait(sync_ptr, rounds, timeout_ns, fault_ptr, place, GRID, DEVICE)
 
 
 @triton.jit
@@ -88,19 +114,31 @@ def head_barrier(
 ):  # fmt: skip
     """As `grid_barrier`, among the programs of one key head."""
     word_ptr = sync_ptr + HEADS_FROM + kv_head * LINE
-    _arrive_and_wait(word_ptr, PROGRAMS * rounds, sync_ptr, timeout_ns, fault_ptr, place, DEVICE)
+    _arrive(word_ptr, DEVICE)
+    _wait(word_ptr, PROGRAMS * rounds, sync_ptr, timeout_ns, fault_ptr, place, DEVICE)
 
 
 @triton.jit
-def _arrive_and_wait(
-    word_ptr, goal, sync_ptr, timeout_ns, fault_ptr, place, DEVICE: tl.constexpr,
-    POLLS: tl.constexpr = 1000,
-):  # fmt: skip
-    """Count up `word_ptr` and wait until it is `goal`; without a clock, for so many polls."""
+def _arrive(word_ptr, DEVICE: tl.constexpr):
+    """Count up `word_ptr` once all the program's threads have come here."""
     if DEVICE:
         tl.debug_barrier()
         tl.inline_asm_elementwise(
-            _ARRIVE_AND_WAIT, "=r,l,r,l,l,l,l",
+            _ARRIVE, "=r,l", [word_ptr.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
+        )
+    else:
+        tl.atomic_add(word_ptr, 1)
+
+
+@triton.jit
+def _wait(
+    word_ptr, goal, sync_ptr, timeout_ns, fault_ptr, place, DEVICE: tl.constexpr,
+    POLLS: tl.constexpr = 1000,
+):  # fmt: skip
+    """Wait until `word_ptr` is `goal`; without a clock, for so many polls."""
+    if DEVICE:
+        tl.inline_asm_elementwise(
+            _WAIT, "=r,l,r,l,l,l,l",
             [
                 word_ptr.to(tl.int64), goal, (sync_ptr + FAULT).to(tl.int64), timeout_ns,
                 fault_ptr.to(tl.int64), place,
@@ -109,7 +147,7 @@ def _arrive_and_wait(
         )  # fmt: skip
         tl.debug_barrier()
     else:
-        arrived = tl.atomic_add(word_ptr, 1) + 1
+        arrived = tl.load(word_ptr, volatile=True)
         polls = 0
         while (arrived < goal) & (polls < POLLS):
             arrived = tl.load(word_ptr, volatile=True)

@@ -25,6 +25,8 @@ class Grid:
     programs_per_sm: int
     warps: int
     tile: int  # weights a program holds at once
+    ahead: int = 0  # rounds of tiles asked of L2 before a stage, beyond the two in registers
+    meanwhile: int = 0  # rounds of gate/up asked of L2 during attention
 
     @property
     def registers(self) -> int:
@@ -117,14 +119,14 @@ class PersistentKernel(StepKernels):
             "VOCAB": c.vocab, "HEADS": c.heads, "KV_HEADS": c.kv_heads, "D": c.head_dim,
             "EPS": c.rms_eps, "SCALE": c.head_dim**-0.5, "BIAS": int(w.qkv_bias is not None),
             "QK_NORM": int(w.q_norm is not None), "BLOCK_H": power_of_two(c.hidden),
-            "BLOCK_D": power_of_two(c.head_dim),
-            "BLOCK_G": power_of_two(c.heads // c.kv_heads),
+            "BLOCK_D": max(16, power_of_two(c.head_dim)),
+            "BLOCK_G": max(16, 2 * power_of_two(c.heads // c.kv_heads)),
             "BLOCK_N": t.block_n, "SPLITS": t.splits, "BLOCK_S": power_of_two(t.splits),
             "BLOCK_C": power_of_two(-(-c.q_size // (c.kv_heads * t.splits))),
             "SEGMENT": self.segment, "BLOCK_SEGMENT": power_of_two(self.segment),
             "BLOCK_P": power_of_two(self.heads), "BLOCK": SCORES,
             "CHUNK": _CHUNK, "BLOCKS": self.blocks, "BLOCK_B": power_of_two(self.blocks),
-            "DTYPE": DTYPES[self.model.dtype], "GRID": self.programs,
+            "AHEAD": self.grid.ahead, "MEANWHILE": self.grid.meanwhile, "DTYPE": DTYPES[self.model.dtype], "GRID": self.programs,
             "DEVICE": self.on_gpu,
         }  # fmt: skip
 
@@ -132,25 +134,27 @@ class PersistentKernel(StepKernels):
 def tiles_for(config: ModelConfig, programs: int, weights: int) -> Tuning:
     """Tiles of about `weights` weights that leave the fewest programs idle."""
     chosen: dict[str, Any] = {
-        # The head's rounds end wherever its segments do; few rows would mean many reductions.
-        kind: _tile(rows, columns, programs, weights, (8,) if kind == "head" else (16, 8, 4, 2))
+        kind: _tile(rows, columns, programs, weights, kind == "head")
         for kind, (rows, columns) in sizes(config).items()
     }
     splits = max(1, min(64, power_of_two(programs // config.kv_heads + 1) // 2))
-    # 16 float32 accumulators a thread of four warps.
-    group = power_of_two(config.heads // config.kv_heads)
-    block_n = max(1, min(64, 2048 // (group * power_of_two(config.head_dim))))
-    rest: dict[str, Any] = {"splits": splits, "block_n": block_n, "attention_warps": 4, "ahead": 0}
+    rest: dict[str, Any] = {"splits": splits, "block_n": 32, "attention_warps": 4, "ahead": 0}
     return Tuning(**chosen, **rest, attention_trigger=EARLY)
 
 
-def _tile(
-    rows: int, columns: int, programs: int, weights: int, candidates: tuple[int, ...]
-) -> Tile:
-    """The tile whose rounds over the grid waste least; of equals the one with most rows."""
+def _tile(rows: int, columns: int, programs: int, weights: int, head: bool) -> Tile:
+    """Whole rows where a tile holds two of them; as many as leave the fewest programs idle.
+
+    Of equals the tile with most rows; the rounds of the head end where its segments do.
+    """
+    block_k = power_of_two(columns)
+    if 2 * block_k > weights:
+        block_k = weights // 8
+    most = weights // block_k
     best: tuple[float, Tile] | None = None
-    for per_program in candidates:
-        block_k = min(power_of_two(columns), weights // per_program)
+    for per_program in (most,) if head else (most, most // 2, most // 4):
+        if per_program < 2:
+            break
         per_round = per_program * programs
         waste = -(-rows // per_round) * per_round / rows
         if best is None or waste < best[0] - 0.02:

@@ -8,95 +8,20 @@ been asked for before the barrier that the stage begins behind.
 import triton
 import triton.language as tl
 
-from kernels.attention import combine_columns, history_tile, splits_used
+from kernels.attention import combine_columns, splits_used
 from kernels.draw_stages import measure_block
 from kernels.grid_barrier import grid_barrier, head_barrier
+from kernels.resident_attention import attention_part, position_tile
 from kernels.sampling import DIGITS, next_low
-from kernels.step_stages import (
-    attention_split,
-    gate_up_rows,
-    pairs_tile,
-    qkv_rows,
-    residual_rows,
-    rows_tile,
-)
+from kernels.streams import GATED, ask_ahead
 
 _INT_MIN = tl.constexpr(-(2**31))
 
 
 @triton.jit
-def or_none(first, N: tl.constexpr):
-    """`first`, or where there are no such rows 0: what is loaded there in vain is in L2 already."""
-    return tl.where(first < N, first, 0)
-
-
-@triton.jit
-def qkv_stage(
-    tile, upcoming, program, x_ptr, gain_ptr, w_ptr, bias_ptr, out_ptr,
-    EPS: tl.constexpr, N: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK_K: tl.constexpr, BIAS: tl.constexpr, GRID: tl.constexpr,
-):  # fmt: skip
-    """norm + QKV: rows program * ROWS and every GRID * ROWS further, two tiles under way."""
-    first = program * ROWS
-    while first < N:
-        after, later = first + 2 * GRID * ROWS, upcoming
-        if after < N:
-            later = rows_tile(w_ptr, after, N, K, ROWS, BLOCK_K)
-        qkv_rows(
-            tile,
-            first,
-            x_ptr,
-            gain_ptr,
-            w_ptr,
-            bias_ptr,
-            out_ptr,
-            EPS,
-            N,
-            K,
-            ROWS,
-            BLOCK_K,
-            BIAS,
-        )
-        tile, upcoming = upcoming, later
-        first += GRID * ROWS
-
-
-@triton.jit
-def residual_stage(
-    tile, program, x_ptr, w_ptr, residual_ptr, N: tl.constexpr, K: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, GRID: tl.constexpr,
-):  # fmt: skip
-    """Output or down projection + residual, rows as in `qkv_stage`."""
-    first = program * ROWS
-    while first < N:
-        after, upcoming = first + GRID * ROWS, tile
-        if after < N:
-            upcoming = rows_tile(w_ptr, after, N, K, ROWS, BLOCK_K)
-        residual_rows(tile, first, x_ptr, w_ptr, residual_ptr, N, K, ROWS, BLOCK_K)
-        tile, first = upcoming, after
-
-
-@triton.jit
-def gate_up_stage(
-    tile, program, x_ptr, gain_ptr, w_ptr, out_ptr, EPS: tl.constexpr,
-    N: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, BLOCK_K: tl.constexpr,
-    GRID: tl.constexpr,
-):  # fmt: skip
-    """norm + gate/up + SiLU: ROWS // 2 pairs at a time, as in `qkv_stage`."""
-    PAIRS: tl.constexpr = ROWS // 2
-    first = program * PAIRS
-    while first < N:
-        after, upcoming = first + GRID * PAIRS, tile
-        if after < N:
-            upcoming = pairs_tile(w_ptr, after, N, K, ROWS, BLOCK_K)
-        gate_up_rows(tile, first, x_ptr, gain_ptr, w_ptr, out_ptr, EPS, N, K, ROWS, BLOCK_K)
-        tile, first = upcoming, after
-
-
-@triton.jit
 def history_tiles(
     keys_ptr, values_ptr, part, history, positions, D: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr,
+    BLOCK_N: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """The first tile of keys and of values that part `part` of a layer's attention reads.
 
@@ -105,8 +30,8 @@ def history_tiles(
     k_ptr = keys_ptr + (part // SPLITS) * positions * D
     v_ptr = values_ptr + (part // SPLITS) * positions * D
     start = part % SPLITS * BLOCK_N
-    k = history_tile(k_ptr, start, history, D, BLOCK_D, BLOCK_G, BLOCK_N)
-    v = history_tile(v_ptr, start, history, D, BLOCK_D, BLOCK_G, BLOCK_N)
+    k = position_tile(k_ptr, start, history, D, BLOCK_D, BLOCK_N)
+    v = position_tile(v_ptr, start, history, D, BLOCK_D, BLOCK_N)
     return k, v
 
 
@@ -116,6 +41,8 @@ def attention_stage(
     qkv_ptr, q_gain_ptr, k_gain_ptr, cos_ptr, sin_ptr,
     part_out_ptr, part_max_ptr, part_sum_ptr, attended_ptr,
     sync_ptr, rounds, timeout_ns, fault_ptr, place,
+    gate_w_ptr, PAIRS: tl.constexpr, HIDDEN: tl.constexpr, GATE_ROWS: tl.constexpr,
+    MEANWHILE: tl.constexpr,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, BLOCK_S: tl.constexpr,
     BLOCK_C: tl.constexpr, EPS: tl.constexpr, QK_NORM: tl.constexpr, SCALE: tl.constexpr,
@@ -127,15 +54,23 @@ def attention_stage(
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
     used = splits_used(history, SPLITS, BLOCK_N)
+    STRIDE: tl.constexpr = GRID * GATE_ROWS // 2
     part = program
     while part < KV_HEADS * SPLITS:
         kv_head = part // SPLITS
-        attention_split(
-            k, v, part, qkv_ptr, q_gain_ptr, k_gain_ptr, cos_ptr, sin_ptr,
-            keys_ptr + kv_head * positions * D, values_ptr + kv_head * positions * D,
-            history, used, part_out_ptr, part_max_ptr, part_sum_ptr,
-            HEADS, KV_HEADS, D, BLOCK_D, BLOCK_G, BLOCK_N, SPLITS, EPS, QK_NORM, SCALE,
-        )  # fmt: skip
+        if part % SPLITS < used:
+            attention_part(
+                k, v, qkv_ptr, q_gain_ptr, k_gain_ptr, cos_ptr, sin_ptr,
+                keys_ptr + kv_head * positions * D, values_ptr + kv_head * positions * D,
+                history, kv_head, part % SPLITS, part_out_ptr + part * GROUP * D,
+                part_max_ptr + part * GROUP, part_sum_ptr + part * GROUP, HEADS, KV_HEADS, D,
+                BLOCK_D, GROUP, BLOCK_G, BLOCK_N, SPLITS, EPS, QK_NORM, SCALE, DEVICE,
+            )  # fmt: skip
+        if MEANWHILE:
+            ask_ahead(
+                gate_w_ptr, program * (GATE_ROWS // 2) + 2 * STRIDE, STRIDE, PAIRS, HIDDEN,
+                GATE_ROWS, GATED, MEANWHILE, DEVICE,
+            )  # fmt: skip
         head_barrier(sync_ptr, kv_head, rounds, timeout_ns, fault_ptr, place, SPLITS, DEVICE)
         first = kv_head * SPLITS * GROUP
         combine_columns(
@@ -145,8 +80,7 @@ def attention_stage(
         part += GRID
         if part < KV_HEADS * SPLITS:
             k, v = history_tiles(
-                keys_ptr, values_ptr, part, history, positions, D, BLOCK_D, BLOCK_G, BLOCK_N,
-                SPLITS,
+                keys_ptr, values_ptr, part, history, positions, D, BLOCK_D, BLOCK_N, SPLITS,
             )  # fmt: skip
 
 

@@ -160,6 +160,19 @@ def head_segment(
         base_ptr += ROWS * K
         tile = weight_tile(base_ptr, rows, end - first - ROWS - rows, 0, N, K, ROWS, BLOCK_K, True)
         tl.store(logits_ptr + first + rows, y, mask=first + rows < end)
+    segment_draw(
+        program, begin, end, logits_ptr, seen_ptr, best_ptr, best_id_ptr, top_ptr, exp_max_ptr,
+        exp_sum_ptr, seed, position, temperature, penalty, BLOCK_S, CACHE,
+    )  # fmt: skip
+
+
+@triton.jit
+def segment_draw(
+    program, begin, end, logits_ptr, seen_ptr, best_ptr, best_id_ptr, top_ptr, exp_max_ptr,
+    exp_sum_ptr, seed, position, temperature, penalty,
+    BLOCK_S: tl.constexpr, CACHE: tl.constexpr = _NEAR,
+):  # fmt: skip
+    """A program's part of the draw and of the softmax, from logits `begin` to `end`, its own."""
     tl.debug_barrier()
     ids = begin + tl.arange(0, BLOCK_S)
     present = ids < end

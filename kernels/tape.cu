@@ -16,7 +16,7 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
     const int tid = threadIdx.x;
     const Sampling& sampling = s.sampling;
     Passes passes(p);
-    Step step{p, s, dynamic, tid, tid / 32, tid % 32, {}, s.bounds};
+    Step step{p, s, dynamic, tid, tid / 32, tid % 32, {}, {}, s.bounds};
     step.ring.begin(dynamic, s.ring, static_cast<int>(p.ring_slots));
     step.flip = step.squares = step.pass = 0;
     step.kv_parity = 0;
@@ -64,6 +64,7 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
         step.ring.waited = step.ring.first = 0;
         if (tid == 0 && step.traced) calibrate(p.trace + step.trace_at() + TRACED_ROWS * MARKS);
 #endif
+        step.ahead.held = 0;
         step.begin_pass();
         #pragma unroll 1
         for (int layer = 0; layer < LAYERS; layer++) {
@@ -74,7 +75,6 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
             step.output(layer);
             step.gate_up(layer);
             step.down(layer);
-            step.reduce(layer);
         }
         step.ring.align(step.lane);
         const bool last_of_prompt = passes.fed < passes.prompt && passes.samples();

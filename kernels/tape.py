@@ -26,7 +26,7 @@ THREADS = 384
 CANDIDATE_WORDS, DIGIT_WORDS = 6, 18
 MARKS = 8
 _CYCLE_MARKS, _FIRST_NS = [0, 1, 2, 3, 5, 6], 10_000
-_STAGE_MARKS = 7  # stages of a layer that are traced
+_STAGE_MARKS = 6  # stages of a layer that are traced
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class TapeKernel:
         limit = properties.shared_memory_per_block_optin
         self.memory = Memory.of(self.plan, width, limit, speculate)
         arch = build.architecture((properties.major, properties.minor))
-        macros = build.macros(c, self.blocks, width, measure, speculate)
+        macros = build.macros(c, width, measure, speculate)
         code = build.compiled(macros, arch, properties.name)
         torch.cuda.current_stream(device)  # the context that the module is loaded into
         self._function = load(code, "tape_decode", THREADS, self.memory.size)
@@ -160,7 +160,7 @@ class TapeKernel:
             "tops": words(width * c.heads * plan.splits * 2),
             "attended": words(width * c.q_size // 2),
             "middle": words(width * c.hidden // 2),
-            "slices": words(width * plan.sources * c.hidden // 2),
+            "activated": words(width * c.intermediate // 2),
             "next": words(width * c.hidden // 2),
             "candidates": words(2 * self.blocks * CANDIDATE_WORDS),
             "digits": words(2 * self.blocks * DIGIT_WORDS),
@@ -188,7 +188,7 @@ class TapeKernel:
         values += [
             self.width, m.ring_slots, min(self.choices.in_flight, m.ring_slots - 1),
             self.choices.ahead, self.choices.pace, plan.splits, self.choices.split_tiles,
-            plan.sources, self.trace_pass,
+            self.trace_pass,
         ]  # fmt: skip
         values += m.offsets()
         if self.speculate:
@@ -197,7 +197,7 @@ class TapeKernel:
 
 
 _EXCHANGES = (
-    "qkv", "parts", "tops", "attended", "middle", "slices", "next", "candidates", "digits",
+    "qkv", "parts", "tops", "attended", "middle", "activated", "next", "candidates", "digits",
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from assets.cache import default_root
 from engine.errors import UnpausedError
 from engine.models.base import ModelConfig
-from kernels.tape_plan import SLICE, ceil_div
+from kernels.tape_plan import down_columns
 
 MIN_NVRTC = (12, 8)  # knows sm_100a and sm_120a
 MIN_CAPABILITY = (9, 0)  # bulk copies that complete on a barrier
@@ -58,13 +58,9 @@ def architecture(capability: tuple[int, int]) -> str:
 
 
 def macros(
-    config: ModelConfig,
-    blocks: int,
-    width: int = 1,
-    measure: bool = False,
-    speculate: bool = False,
+    config: ModelConfig, width: int = 1, measure: bool = False, speculate: bool = False
 ) -> dict[str, str]:
-    """The shape, the grid and the widest pass as the kernel's macros.
+    """The shape and the widest pass as the kernel's macros.
 
     Without `measure` and `speculate` nothing of either is in what is compiled.
     """
@@ -82,7 +78,7 @@ def macros(
         "QK_NORM": str(int(c.qk_norm)),
         "QKV_BIAS": str(int(c.qkv_bias)),
         "WIDTH": str(width),
-        "FEWEST_SLICES": str(ceil_div(c.intermediate, SLICE) // blocks),
+        "DOWN_COLUMNS": str(down_columns(c)),
     }
     return found | {name: "1" for name, wanted in modes.items() if wanted}
 

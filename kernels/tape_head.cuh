@@ -63,6 +63,7 @@ struct Head {
         // Keys and values of this pass are read by other blocks' copying warps in the next one.
         __threadfence();
         if (share.head_units > 0) {
+            step.prepare<HIDDEN>(share.head_units, HEAD);
             step.gather<HIDDEN, true>(p.next, p.norm, HEAD);
             MARK(1)
 #ifdef SPECULATE

@@ -64,12 +64,9 @@ struct Operand {
     int step;  // bytes of 16 columns
     bool fed;
 
-    __device__ __forceinline__ Operand(
-        const u8* activations, int width, int lane, bool slices = false)
+    __device__ __forceinline__ Operand(const u8* activations, int width, int lane)
         : address(shared_address(activations)), step(width * 64), fed(true) {
-        if (WIDTH == 1 && slices) {
-            address += (lane & 3) * 16;
-        } else if (WIDTH == 1) {
+        if (WIDTH == 1) {
             address += (lane & 7) * 16;
             fed = lane < 16;
         } else {
@@ -92,10 +89,6 @@ struct Operand {
                 to[i] = load_shared_if(address + ((i < 2 ? block : other) * 2 + (i & 1)) * step,
                                        fed);
         }
-    }
-    // 16 columns for `multiply_slices`: a single token's in all rows, so that all lanes have results.
-    __device__ __forceinline__ uint4 slice(int number) const {
-        return load_shared_if(address + number * step, fed);
     }
 };
 
@@ -130,19 +123,39 @@ struct UnitSums {
 };
 
 constexpr int SLOT_BLOCKS = SLOT_ROWS * WARPS;
-constexpr int SUPER_GROUPS = ((HIDDEN + 15) / 16 + WARPS - 1) / WARPS;  // of 16 rows for each warp
+__device__ constexpr bool whole_slots(int columns) { return columns % (32 * SLOT_BLOCKS) == 0; }
 // Every stage begins a slot, and every unit is whole slots.
-constexpr bool ALIGNED = HIDDEN % (32 * SLOT_BLOCKS) == 0 &&
-                         (HEADS * HEAD_DIM) % (32 * SLOT_BLOCKS) == 0;
+constexpr bool ALIGNED = whole_slots(HIDDEN) && whole_slots(HEADS * HEAD_DIM) &&
+                         whole_slots(DOWN_COLUMNS) && whole_slots(INTERMEDIATE);
+
+// A warp's part of the next two slots, taken out of the ring ahead: while a stage waits for its
+// activations, the ring goes on filling.
+struct Ahead {
+    uint4 slot[2][SLOT_ROWS];
+    int held;
+
+    // Fills up to two, of `most` slots that the stage has left.
+    __device__ __forceinline__ void fill(Ring& ring, int most, int lane, Bounds& bounds, int stage) {
+        if (!ALIGNED) return;
+        if (held == 0 && most > 0) ring.take_slot(slot[0], lane, bounds, stage), held = 1;
+        if (held == 1 && most > 1) ring.take_slot(slot[1], lane, bounds, stage), held = 2;
+    }
+};
+
+// Slots of `units` units of `blocks` blocks each.
+__device__ __forceinline__ int slots_of(int units, int blocks) {
+    return units * (blocks / SLOT_BLOCKS);
+}
 
 // Rows of the tape, each a block of 8 weight rows by 32 columns for every warp. The blocks of a
 // unit follow each other, dealt to the warps in turn; every warp leaves its partial sum of every
-// unit in `sums` [units][width][8]. `units` (but for a stage's last chunk a multiple of 8) have
-// BLOCKS blocks each. What pads the last row is zero.
+// unit in `sums` [units][width][8], or with `add` adds it to what is there. `units` (but for a stage's
+// last chunk a multiple of 8) have BLOCKS blocks each. What pads the last row is zero. `rest` slots
+// of the stage follow, whose first are taken ahead.
 template <int BLOCKS>
 __device__ __forceinline__ void multiply_units(
-    Ring& ring, int units, const u8* activations, int width, float* sums, int warp, int lane,
-    Bounds& bounds, int stage) {
+    Ring& ring, Ahead& ahead, int units, int rest, const u8* activations, int width, float* sums,
+    int warp, int lane, Bounds& bounds, int stage, bool add = false) {
     const Operand operand(activations, width, lane);
     const int token = WIDTH == 1 ? 0 : lane >> 2;
     const bool writes = WIDTH == 1 ? lane < 4 : operand.fed;
@@ -151,47 +164,48 @@ __device__ __forceinline__ void multiply_units(
     sum.clear();
     auto close = [&] {
         const float2 total = sum.total(lane);
-        if (writes) *to = total;
+        if (writes) *to = add ? float2{to->x + total.x, to->y + total.y} : total;
         to += width * 4;
         sum.clear();
     };
     if constexpr (ALIGNED) {
-        // The next slot's weights are on their way while this one's are multiplied.
-        constexpr int SLOTS = BLOCKS / SLOT_BLOCKS;
-        uint4 now[SLOT_ROWS], next[SLOT_ROWS], held[SLOTS][2];
+        constexpr int SLOTS = BLOCKS / SLOT_BLOCKS, TURN = SLOTS % 2 ? 2 * SLOTS : SLOTS;
+        uint4 columns_held[SLOTS][2];
         if (WIDTH == 1)
 #pragma unroll
             for (int i = 0; i < SLOTS * 2; i++) {
                 const int block = warp + i * 2 * WARPS;
-                held[i / 2][i & 1] = operand.pair(block, block + WARPS, lane);
+                columns_held[i / 2][i & 1] = operand.pair(block, block + WARPS, lane);
             }
-        ring.take_slot(now, lane, bounds, stage);
+        const int mine = units * SLOTS, all = mine + (mine % 2 ? 0 : rest);
+        ahead.fill(ring, all, lane, bounds, stage);
 #pragma unroll 1
-        for (int unit = 0; unit < units; unit++) {
+        for (int first = 0; first < mine; first += TURN) {
 #pragma unroll
-            for (int slot = 0; slot < SLOTS; slot++) {
-                if (slot + 1 < SLOTS || unit + 1 < units)
-                    ring.take_slot(next, lane, bounds, stage);
+            for (int i = 0; i < TURN; i++) {
+                if (TURN != SLOTS && first + i >= mine) break;
+                constexpr int LAST = SLOTS - 1;
+                uint4(&now)[SLOT_ROWS] = ahead.slot[i & 1];
                 uint4 columns[2][4];
                 if (WIDTH > 1)
 #pragma unroll
-                    for (int i = 0; i < 2; i++) {
-                        const int block = warp + (slot * 2 + i) * 2 * WARPS;
-                        operand.load(block, block + WARPS, lane, columns[i]);
+                    for (int j = 0; j < 2; j++) {
+                        const int block = warp + (i % SLOTS * 2 + j) * 2 * WARPS;
+                        operand.load(block, block + WARPS, lane, columns[j]);
                     }
 #pragma unroll
-                for (int i = 0; i < SLOT_ROWS; i++) {
-                    const uint4 even = WIDTH == 1 ? held[slot][i / 2] : columns[i / 2][(i & 1) * 2];
-                    const uint4 odd =
-                        WIDTH == 1 ? held[slot][i / 2] : columns[i / 2][(i & 1) * 2 + 1];
-                    mma(sum.of[(i & 1) * 2], even, now[i].x, now[i].y);
-                    mma(sum.of[(i & 1) * 2 + 1], odd, now[i].z, now[i].w);
+                for (int j = 0; j < SLOT_ROWS; j++) {
+                    const int at = (j & 1) * 2;
+                    const uint4& held = columns_held[i % SLOTS][j / 2];
+                    mma(sum.of[at], WIDTH == 1 ? held : columns[j / 2][at], now[j].x, now[j].y);
+                    mma(sum.of[at + 1], WIDTH == 1 ? held : columns[j / 2][at + 1], now[j].z,
+                        now[j].w);
                 }
-#pragma unroll
-                for (int i = 0; i < SLOT_ROWS; i++) now[i] = next[i];
+                if (first + i + 2 < all) ring.take_slot(now, lane, bounds, stage);
+                if (i % SLOTS == LAST) close();
             }
-            close();
         }
+        ahead.held = min(2, all - mine);
     } else {
         int rows = (units * BLOCKS + WARPS - 1) / WARPS, block = warp, unit = 0, open = 0;
         while (block >= BLOCKS) block -= BLOCKS, unit++;
@@ -228,104 +242,6 @@ __device__ __forceinline__ void multiply_units(
         }
         while (open < units) close(), open++;
     }
-}
-
-// What a block adds to 16 rows: rows 2q and 2q + 1 of the first eight and of the last.
-struct SliceSums {
-    float2 upper, lower;
-
-    __device__ __forceinline__ static SliceSums of(const float (&a)[4], const float (&b)[4]) {
-        return {{a[0] + a[2], a[1] + a[3]}, {b[0] + b[2], b[1] + b[3]}};
-    }
-    // By value: a choice between addresses would put both into local memory.
-    __device__ __forceinline__ SliceSums or_else(bool other, const SliceSums& its) const {
-        return {{other ? its.upper.x : upper.x, other ? its.upper.y : upper.y},
-                {other ? its.lower.x : lower.x, other ? its.lower.y : lower.y}};
-    }
-};
-
-constexpr int GROUPS_AT_ONCE = 4;
-constexpr bool WHOLE_SLICES = ALIGNED && SUPER_GROUPS % GROUPS_AT_ONCE == 0;
-
-// Rows of the tape, each a block of 16 weight rows by 16 columns for every warp: the columns of
-// this block's own activations, all weight rows. A warp has `SLICES` blocks of a group of 16 rows
-// one after another and hands the group's sums to `done(group, token, sums)`, for each token and of
-// a single one for four groups at a time, each in other lanes.
-template <int SLICES, class Done>
-__device__ __forceinline__ void multiply_slices_of(
-    Ring& ring, const Operand& operand, int width, int warp, int lane, Bounds& bounds, int stage,
-    Done done) {
-    uint4 columns[SLICES];
-#pragma unroll
-    for (int i = 0; i < SLICES; i++) columns[i] = operand.slice(i);
-    const int token = lane >> 2;
-    if constexpr (WHOLE_SLICES) {
-        uint4 now[SLOT_ROWS], next[SLOT_ROWS];
-        ring.take_slot(now, lane, bounds, stage);
-#pragma unroll 1
-        for (int first = 0; first < SUPER_GROUPS; first += GROUPS_AT_ONCE) {
-            float upper[GROUPS_AT_ONCE][4] = {}, lower[GROUPS_AT_ONCE][4] = {};
-#pragma unroll
-            for (int slot = 0; slot < SLICES; slot++) {
-                if (slot + 1 < SLICES || first + GROUPS_AT_ONCE < SUPER_GROUPS)
-                    ring.take_slot(next, lane, bounds, stage);
-#pragma unroll
-                for (int i = 0; i < SLOT_ROWS; i++) {
-                    const int block = slot * SLOT_ROWS + i;
-                    mma(upper[block / SLICES], columns[block % SLICES], now[i].x, now[i].y);
-                    mma(lower[block / SLICES], columns[block % SLICES], now[i].z, now[i].w);
-                }
-#pragma unroll
-                for (int i = 0; i < SLOT_ROWS; i++) now[i] = next[i];
-            }
-            SliceSums sums[GROUPS_AT_ONCE];
-#pragma unroll
-            for (int i = 0; i < GROUPS_AT_ONCE; i++) sums[i] = SliceSums::of(upper[i], lower[i]);
-            if (WIDTH == 1) {
-                const bool odd = token & 1, high = token & 2;
-                done((first + (token & 3)) * WARPS + warp, token < 4 ? 0 : width,
-                     sums[0].or_else(odd, sums[1]).or_else(high, sums[2].or_else(odd, sums[3])));
-            } else {
-#pragma unroll
-                for (int i = 0; i < GROUPS_AT_ONCE; i++)
-                    done((first + i) * WARPS + warp, token, sums[i]);
-            }
-        }
-    } else {
-        uint4 weights[SLICES];
-        auto fetch = [&] {
-#pragma unroll
-            for (int i = 0; i < SLICES; i++) {
-                if (ring.row == 0) ring.await_slot(bounds, stage);
-                weights[i] = load_shared(ring.here());
-                ring.advance(1, lane);
-            }
-        };
-        fetch();
-#pragma unroll 1
-        for (int group = 0; group < SUPER_GROUPS; group++) {
-            float upper[4] = {}, lower[4] = {};
-#pragma unroll
-            for (int i = 0; i < SLICES; i++) {
-                mma(upper, columns[i], weights[i].x, weights[i].y);
-                mma(lower, columns[i], weights[i].z, weights[i].w);
-            }
-            if (group + 1 < SUPER_GROUPS) fetch();  // under way while the sums are handed on
-            done(group * WARPS + warp, token, SliceSums::of(upper, lower));
-        }
-    }
-}
-
-template <class Done>
-__device__ __forceinline__ void multiply_slices(
-    Ring& ring, int slices, const u8* activations, int width, int warp, int lane, Bounds& bounds,
-    int stage, Done done) {
-    const Operand operand(activations, width, lane, true);
-    constexpr int FEWEST = FEWEST_SLICES > 0 ? FEWEST_SLICES : 1;  // blocks differ by one at most
-    if (slices == FEWEST)
-        multiply_slices_of<FEWEST>(ring, operand, width, warp, lane, bounds, stage, done);
-    else
-        multiply_slices_of<FEWEST + 1>(ring, operand, width, warp, lane, bounds, stage, done);
 }
 
 // Four neighbouring rows of the partial sums of all warps, in their order.

@@ -8,8 +8,8 @@
 
 // A block's share; order: kernels/tape_plan.py.
 struct Share {
-    int qkv_unit, qkv_units, out_unit, out_units, slice, slices, source, head_unit, head_units;
-    int word, words, layer_slots, head_slots, unused[3];
+    int qkv_unit, qkv_units, out_unit, out_units, slice, slices, head_unit, head_units, word,
+        words, layer_slots, head_slots, unused[4];
 };
 
 struct Params {
@@ -21,7 +21,7 @@ struct Params {
     // Exchanges: words of tape_exchange.cuh.
     Quad *qkv, *parts;
     u64* tops;
-    Quad *attended, *middle, *slices, *next;
+    Quad *attended, *middle, *activated, *next;
     u64 *candidates, *digits;
     float* logits;     // [VOCAB]
     const u8* seen;    // [VOCAB]
@@ -32,9 +32,9 @@ struct Params {
     const i64* prompt;
     u32* state;        // abort, epoch of the next run, and a place: Bounds
     i64* trace;        // with MEASURE
-    i64 width, ring_slots, in_flight, ahead, pace, splits, split_tiles, sources, trace_pass;
+    i64 width, ring_slots, in_flight, ahead, pace, splits, split_tiles, trace_pass;
     // Where things lie in dynamic shared memory.
-    i64 at_activations, at_slice, at_kv, at_new, at_sums, at_heads, at_queries, at_residual,
+    i64 at_activations, at_kv, at_new, at_sums, at_heads, at_queries, at_residual,
         at_turns, at_scores, at_seen;
 #ifdef SPECULATE
     int* context;  // [positions + 1], every token known so far
@@ -93,8 +93,8 @@ struct Shared {
     int token[MAX_WIDTH];
     float squares[2][WARPS][MAX_WIDTH];
     float tops[WARPS][8], totals[WARPS][8];
-    alignas(16) float partial[WARPS][64];
-    float masses[WARPS * 2][DIGIT_WORDS], mass[DIGIT_WORDS];
+    alignas(16) float partial[WARPS][2];
+    alignas(16) float masses[WARPS * 2][DIGIT_WORDS], mass[DIGIT_WORDS];
     Best best[WARPS];
     LogSum sums[WARPS];
     int stop_now;
@@ -112,9 +112,7 @@ struct Shared {
 #endif
 };
 
-#ifdef SPECULATE
-static_assert(sizeof(Shared) <= 6144, "kernels/tape_plan.py reserves STATIC_BYTES");
-#endif
+static_assert(sizeof(Shared) <= (WIDTH == 1 ? 3072 : 4096), "kernels/tape_plan.py: static_bytes");
 
 __device__ constexpr int padded(int size) { return (size + 31) / 32 * 32; }
 
@@ -132,7 +130,7 @@ using Width = int;
 // Per stage of a traced pass, in cycles of the block's multiprocessor: begun, exchanged, multiplied,
 // published; cycles that the first warp waited for the tape, and the stage; its first slot there,
 // its own products done. Two rows more say what the cycles are on the clock that blocks share.
-constexpr int MARKS = 8, TRACED_ROWS = LAYERS * 7 + 1;
+constexpr int MARKS = 8, TRACED_ROWS = LAYERS * 6 + 1;
 #define MARK(which) \
     if (tid == 0 && traced) p.trace[trace_at() + which] = clock64();
 #define MARK_END(stage) \

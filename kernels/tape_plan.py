@@ -1,7 +1,7 @@
 """Who does what in the tape kernel, as data: each block's share of every stage, and its memory.
 
-Units are the least that a block can have of a stage: eight rows of a matrix; sixteen columns of the
-MLP (their gate, up and down weights); eight words of attention's result. Rows are split so that
+Units are the least that a block can have of a stage: eight rows of a matrix; eight columns of the MLP
+(their gate and up weights); eight words of attention's result. Rows are split so that
 every block gets the same bytes as nearly as units allow; who gets one more of one kind gets one
 less of another.
 """
@@ -15,7 +15,8 @@ from engine.models.base import ModelConfig
 
 WARPS = 8  # that compute
 UNIT = 8  # weight rows
-SLICE = 16  # MLP columns
+SLICE = 8  # MLP columns
+DOWN_UNITS = 8  # of the down projection that go through its columns together
 BLOCK_COLUMNS = 32
 BLOCK_BYTES = 512
 ROW_BYTES = BLOCK_BYTES * WARPS
@@ -24,7 +25,6 @@ MAX_WIDTH = 8  # tokens of a pass
 MAX_SLOTS = 16
 MAX_SPLITS = 64
 KV_SLOTS = 4  # tiles of keys and values that a block copies ahead
-STATIC_BYTES = 6144  # of shared memory, for barriers and small tables; an upper bound
 TILE = 16  # positions that one warp attends to at a time
 _MIN_SLOTS = 3
 
@@ -49,7 +49,6 @@ class Share:
     out_units: int
     slice: int
     slices: int
-    source: int  # number among the blocks that have columns of the MLP
     head_unit: int
     head_units: int
     word: int
@@ -99,7 +98,7 @@ class Plan:
         for i in range(blocks):
             share = Share(
                 qkv_unit=qkv[i][0], qkv_units=qkv[i][1], out_unit=out[i][0], out_units=out[i][1],
-                slice=columns[i][0], slices=columns[i][1], source=i,
+                slice=columns[i][0], slices=columns[i][1],
                 head_unit=head[i][0], head_units=head[i][1],
                 word=words[i][0] * UNIT, words=words[i][1] * UNIT,
             )  # fmt: skip
@@ -115,15 +114,14 @@ class Plan:
         return (
             _rows(share.qkv_units, c.hidden),
             _rows(share.out_units, c.q_size),
-            _rows(share.slices * 4, c.hidden),
-            super_groups(c) * share.slices,
+            _rows(share.slices * 2, c.hidden),
+            sum(
+                _rows(min(DOWN_UNITS, share.out_units - first), columns)
+                for first in range(0, share.out_units, DOWN_UNITS)
+                for columns in down_parts(c)
+            ),
             _rows(share.head_units, c.hidden),
         )
-
-    @property
-    def sources(self) -> int:
-        """Blocks that have columns of the MLP: the first ones."""
-        return sum(share.slices > 0 for share in self.shares)
 
     @property
     def tape_stride(self) -> int:
@@ -141,9 +139,17 @@ class Plan:
         return sum(s.layer_slots + s.head_slots for s in self.shares) * SLOT_BYTES
 
 
-def super_groups(config: ModelConfig) -> int:
-    """Groups of 16 rows of the down projection, by eights."""
-    return ceil_div(ceil_div(config.hidden, 16), WARPS)
+def down_columns(config: ModelConfig) -> int:
+    """Columns of the down projection whose activations lie in shared memory at a time."""
+    c, most = config, 3072  # 12 KB
+    all_columns = padded(c.intermediate)
+    return all_columns if all_columns <= most else max(padded(c.hidden), padded(c.q_size))
+
+
+def down_parts(config: ModelConfig) -> list[int]:
+    """The down projection's columns, part by part."""
+    each = down_columns(config)
+    return [min(each, config.intermediate - at) for at in range(0, config.intermediate, each)]
 
 
 def _check(config: ModelConfig, blocks: int) -> None:
@@ -152,8 +158,7 @@ def _check(config: ModelConfig, blocks: int) -> None:
         (c.hidden % UNIT == 0, f"hidden size {c.hidden} is not a multiple of {UNIT}"),
         (c.head_dim % 16 == 0 and c.head_dim <= 128,
          f"heads of {c.head_dim} are not a multiple of 16 up to 128"),
-        (c.intermediate <= 16 * SLICE * blocks,
-         f"intermediate size {c.intermediate} is too much for {blocks} multiprocessors"),
+        (c.intermediate % 4 == 0, f"intermediate size {c.intermediate} is not a multiple of 4"),
         (c.kv_heads <= blocks, f"{c.kv_heads} key heads are more than {blocks} multiprocessors"),
         (c.heads % c.kv_heads == 0, f"{c.heads} heads do not divide over {c.kv_heads}"),
     ]  # fmt: skip
@@ -162,13 +167,21 @@ def _check(config: ModelConfig, blocks: int) -> None:
             raise UnpausedError(f"the tape kernel cannot run this model: {why}")
 
 
+def static_bytes(width: int) -> int:
+    """Of shared memory, for barriers and small tables: an upper bound."""
+    return 3072 if width == 1 else 4096
+
+
+def _aligned(size: int) -> int:
+    return ceil_div(size, 128) * 128
+
+
 @dataclass(frozen=True)
 class Memory:
     """Dynamic shared memory of a block, in bytes from its start; the ring lies at 0."""
 
     ring_slots: int
     at_activations: int
-    at_slice: int
     at_kv: int
     at_new: int
     at_sums: int
@@ -185,41 +198,38 @@ class Memory:
         return [getattr(self, f.name) for f in fields(self) if f.name.startswith("at_")]
 
     @classmethod
-    def of(cls, plan: Plan, width: int, limit: int, shared: bool = False) -> Memory:
+    def of(cls, plan: Plan, width: int, limit: int, scores_in_sums: bool = False) -> Memory:
         """For passes of `width` tokens in `limit` bytes, or `UnpausedError`.
 
-        `shared`: attention's heads and queries lie where the matrices' activations do, which nobody
-        reads meanwhile, and scores where sums do: more is left for the ring of wide passes.
+        Attention's heads and queries lie where the matrices' activations do, which nobody reads
+        meanwhile. `scores_in_sums`: so do scores where the sums do, if they are not made before the
+        head's last sum is taken.
         """
         c, shares = plan.config, plan.shares
         group = c.heads // c.kv_heads
         kv_tile = TILE * (c.head_dim * 2 + 16)
         chunk = 16 if width == 1 else 8
-        sizes = [
-            width * max(padded(c.hidden), padded(c.q_size)) * 4,
-            width * max(s.slices for s in shares) * 64,
-            KV_SLOTS * 2 * kv_tile,
-            2 * kv_tile,
-            max(2 * WARPS * chunk * width * UNIT, WARPS * min(8, width * group) * c.head_dim) * 4,
-            width * (group + 2) * c.head_dim * 4,
-            c.head_dim // 16 * 512,
-            width * max(s.out_units for s in shares) * UNIT * 4,
-            width * c.head_dim * 4,
-            max(s.head_units for s in shares) * UNIT * 4,
-            max(s.head_units for s in shares) * UNIT,
-        ]
-        sizes = [ceil_div(size, 128) * 128 for size in sizes]
-        names = [f.name for f in fields(cls) if f.name.startswith("at_")]
-        size_of = dict(zip(names, sizes, strict=True))
-        if shared:
-            heads, queries, scores = (
-                size_of.pop(f"at_{name}") for name in ("heads", "queries", "scores")
-            )
-            size_of["at_activations"] = max(size_of["at_activations"], heads + queries)
-            size_of["at_sums"] = max(size_of["at_sums"], scores)
-        slots = min(MAX_SLOTS, (limit - STATIC_BYTES - sum(size_of.values())) // SLOT_BYTES)
+        heads = _aligned(width * (group + 2) * c.head_dim * 4)
+        queries = _aligned(c.head_dim // 16 * 512)
+        activations = width * max(padded(c.hidden), padded(c.q_size), down_columns(c)) * 4
+        sums = 2 * WARPS * max(chunk, DOWN_UNITS) * width * UNIT
+        units = max(s.head_units for s in shares)
+        size_of = {
+            "at_activations": max(activations, heads + queries),
+            "at_kv": KV_SLOTS * 2 * kv_tile,
+            "at_new": 2 * kv_tile,
+            "at_sums": max(sums, WARPS * min(8, width * group) * c.head_dim) * 4,
+            "at_residual": width * max(s.out_units for s in shares) * UNIT * 4,
+            "at_turns": width * c.head_dim * 4,
+            "at_scores": units * UNIT * 4,
+            "at_seen": units * UNIT,
+        }
+        if scores_in_sums:
+            size_of["at_sums"] = max(size_of["at_sums"], size_of.pop("at_scores"))
+        size_of = {name: _aligned(size) for name, size in size_of.items()}
+        slots = min(MAX_SLOTS, (limit - static_bytes(width) - sum(size_of.values())) // SLOT_BYTES)
         if slots < _MIN_SLOTS:
-            needed = STATIC_BYTES + sum(size_of.values()) + _MIN_SLOTS * SLOT_BYTES
+            needed = static_bytes(width) + sum(size_of.values()) + _MIN_SLOTS * SLOT_BYTES
             raise UnpausedError(
                 f"the tape kernel needs {needed} bytes of shared memory for passes of {width} "
                 f"tokens of this model and the GPU has {limit}: use narrower passes"
@@ -228,8 +238,8 @@ class Memory:
         for name, size in size_of.items():
             places[name] = end
             end += size
-        if shared:
-            places["at_heads"] = places["at_activations"]
-            places["at_queries"] = places["at_heads"] + heads
+        places["at_heads"] = places["at_activations"]
+        places["at_queries"] = places["at_heads"] + heads
+        if scores_in_sums:
             places["at_scores"] = places["at_sums"]
         return cls(ring_slots=slots, size=end, **places)

@@ -201,9 +201,9 @@ struct Feeder {
     __device__ __forceinline__ void look_ahead(int number, int count) {
         if (asked >= min(ahead, count) || cycles() - asked_at < pace) return;
         const int next = number + asked < count ? number + asked : number + asked - count;
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(
+        asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(
                          tape + static_cast<i64>(next) * SLOT_BYTES),
-                     "r"(SLOT_BYTES)
+                     "r"(SLOT_BYTES), "l"(policy)
                      : "memory");
         asked++;
         asked_at = cycles();

@@ -12,6 +12,7 @@ struct Step {
     u8* dynamic;
     int tid, warp, lane;
     Ring ring;
+    Ahead ahead;
     Bounds& bounds;
     Epoch epoch;   // of the layer
     Width width;
@@ -46,9 +47,10 @@ struct Step {
     }
 
     // K values of each token into fragments; with GAIN normalised but for the common factor.
+    // `stride`: from token to token. `again`: what was gathered before is still being multiplied.
     template <int K, bool GAIN>
     __device__ __forceinline__ void gather(
-        const Quad* from, const u16* gain, int stage) {
+        const Quad* from, const u16* gain, int stage, int stride = K / 4, bool again = false) {
         constexpr int QUADS = K / 4, EACH = (QUADS + CONSUMERS - 1) / CONSUMERS;
         u8* to = at(p.at_activations);
         squares ^= 1;
@@ -61,11 +63,12 @@ struct Step {
             for (int i = 0; i < EACH; i++) {
                 const int number = tid + i * CONSUMERS;
                 wanted[i] = number < QUADS;
-                source[i] = from + token * QUADS + number;
+                source[i] = from + token * stride + number;
                 if (GAIN && wanted[i])
                     gains[i] = __ldg(reinterpret_cast<const uint2*>(gain) + number);
             }
             take(source, wanted, quad, epoch, bounds, stage);
+            if (again && token == 0) sync_consumers();
             float sum = 0.0f;
 #pragma unroll
             for (int i = 0; i < EACH; i++)
@@ -128,15 +131,23 @@ struct Step {
         return rsqrtf(sum / HIDDEN + RMS_EPS);
     }
 
+    // What a stage can do before it has its activations.
+    template <int COLUMNS>
+    __device__ __forceinline__ void prepare(int units, int stage) {
+        ahead.fill(ring, slots_of(units, padded(COLUMNS) / 32), lane, bounds, stage);
+    }
+
     // Chunks of a stage's units; `use(sums, stride, first unit, units)` sees every warp's sums.
     template <int COLUMNS, class Use>
     __device__ __forceinline__ void multiply(int units, int stage, Use use) {
+        constexpr int BLOCKS = padded(COLUMNS) / 32;
         const int chunk = width == 1 ? 16 : 8, stride = chunk * width * 8;
         for (int first = 0; first < units; first += chunk) {
             const int count = min(chunk, units - first);
             float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
-            multiply_units<padded(COLUMNS) / 32>(ring, count, at(p.at_activations), width,
-                                                 sums + warp * stride, warp, lane, bounds, stage);
+            multiply_units<BLOCKS>(ring, ahead, count, slots_of(units - first - count, BLOCKS),
+                                   at(p.at_activations), width, sums + warp * stride, warp, lane,
+                                   bounds, stage);
             MARK(6)
             sync_consumers();
             if (first + chunk >= units) MARK(2)
@@ -176,6 +187,7 @@ struct Step {
         MARK(0)
         if (share.qkv_units > 0) {
             const u16* gain = p.attn_norm + layer * HIDDEN;
+            prepare<HIDDEN>(share.qkv_units, QKV);
             if (layer == 0)
                 gather_embedding(gain);
             else
@@ -363,6 +375,7 @@ struct Step {
         const int used = splits.used;
         const int each = share.words / 4, quads = each * width;
         MARK(0)
+        prepare<QUERY_SIZE>(share.out_units, OUTPUT);
         for (int first = 0; first < quads; first += CONSUMERS / 16) {
             const int i = first + (tid >> 4);
             const int token = width == 1 ? 0 : i / each;
@@ -411,6 +424,23 @@ struct Step {
                sum.w * mine + x.w * its};
     }
 
+    // This block's rows of the residual and what `sums` adds to them, for everybody.
+    __device__ __forceinline__ void add_to_residual(
+        float* sums, int stride, int first, int n, Quad* to) {
+        const Share& share = s.share;
+        float* residual = at<float>(p.at_residual);
+        const int rows = share.out_units * 8;
+        for (int i = tid; i < n * width * 2; i += CONSUMERS) {
+            const int token = (i >> 1) % width, unit = (i >> 1) / width;
+            const int own = (first + unit) * 8 + (i & 1) * 4;
+            float4* x = reinterpret_cast<float4*>(residual + token * rows + own);
+            const float4 sum = sum_of_warps(sums, stride, i * 4);
+            *x = {x->x + sum.x, x->y + sum.y, x->z + sum.z, x->w + sum.w};
+            put(to + (token * HIDDEN + share.out_unit * 8 + own) / 4, x->x, x->y, x->z, x->w,
+                epoch);
+        }
+    }
+
     __device__ __forceinline__ void output(int layer) {
         renew();
         const Share& share = s.share;
@@ -418,52 +448,40 @@ struct Step {
         if (share.out_units > 0) {
             gather<QUERY_SIZE, false>(p.attended, nullptr, OUTPUT);
             MARK(1)
-            float* residual = at<float>(p.at_residual);
-            const int rows = share.out_units * 8;
             multiply<QUERY_SIZE>(
                 share.out_units, OUTPUT, [&](float* sums, int stride, int first, int n) {
-                    for (int i = tid; i < n * width * 2; i += CONSUMERS) {
-                        const int token = (i >> 1) % width, unit = (i >> 1) / width;
-                        const int own = (first + unit) * 8 + (i & 1) * 4;
-                        float4* x = reinterpret_cast<float4*>(residual + token * rows + own);
-                        const float4 sum = sum_of_warps(sums, stride, i * 4);
-                        *x = {x->x + sum.x, x->y + sum.y, x->z + sum.z, x->w + sum.w};
-                        put(p.middle + (token * HIDDEN + share.out_unit * 8 + own) / 4, x->x, x->y,
-                            x->z, x->w, epoch);
-                    }
+                    add_to_residual(sums, stride, first, n, p.middle);
                 });
         }
         MARK_END(OUTPUT)
     }
 
-    // Gate and up of this block's columns, whose product stays here for the down projection.
+    // Gate and up of this block's columns, and their product for everybody.
     __device__ __forceinline__ void gate_up(int layer) {
         renew();
         const Share& share = s.share;
         MARK(0)
         if (share.slices > 0) {
+            prepare<HIDDEN>(share.slices * 2, GATE_UP);
             gather<HIDDEN, true>(p.middle, p.mlp_norm + layer * HIDDEN, GATE_UP);
             MARK(1)
-            u8* to = at(p.at_slice);
             multiply<HIDDEN>(
-                share.slices * 4, GATE_UP, [&](float* sums, int stride, int first, int n) {
-                    for (int i = tid; i < n / 2 * width * 2; i += CONSUMERS) {
-                        const int token = (i >> 1) % width, pair = (i >> 1) / width;
-                        const int at_gate = (pair * 2 * width + token) * 8 + (i & 1) * 4;
+                share.slices * 2, GATE_UP, [&](float* sums, int stride, int first, int n) {
+                    for (int i = tid; i < n * width; i += CONSUMERS) {
+                        const int token = (i >> 1) % width, slice = (i >> 1) / width;
+                        const int column = (share.slice + first / 2 + slice) * 8 + (i & 1) * 4;
+                        if (column >= INTERMEDIATE) continue;
+                        const int at_gate = (slice * 2 * width + token) * 8 + (i & 1) * 4;
                         const float norm = norm_of(token);
                         const float4 gate = sum_of_warps(sums, stride, at_gate);
                         const float4 up = sum_of_warps(sums, stride, at_gate + width * 8);
-                        const int column = (first / 2 + pair) * 8 + (i & 1) * 4;
-                        u8* there = to + fragment_offset(column, token, width);
-                        *reinterpret_cast<uint2*>(there) =
-                            halves_of(product(gate.x * norm, up.x * norm),
-                                      product(gate.y * norm, up.y * norm));
-                        *reinterpret_cast<uint2*>(there + 16) =
-                            halves_of(product(gate.z * norm, up.z * norm),
-                                      product(gate.w * norm, up.w * norm));
+                        put(p.activated + (token * INTERMEDIATE + column) / 4,
+                            product(gate.x * norm, up.x * norm),
+                            product(gate.y * norm, up.y * norm),
+                            product(gate.z * norm, up.z * norm),
+                            product(gate.w * norm, up.w * norm), epoch);
                     }
                 });
-            sync_consumers();
         }
         MARK_END(GATE_UP)
     }
@@ -472,85 +490,44 @@ struct Step {
         return __fdividef(gate, 1.0f + __expf(-gate)) * up;
     }
 
+    // The columns in parts: the activations of all would leave the ring too little room.
     __device__ __forceinline__ void down(int layer) {
         renew();
         const Share& share = s.share;
         MARK(0)
-        MARK(1)
-        if (share.slices > 0) {
-            Quad* const parts = p.slices + static_cast<i64>(share.source) * (HIDDEN / 4);
-            const int token_quads = static_cast<int>(p.sources) * (HIDDEN / 4);
-            multiply_slices(
-                ring, share.slices, at(p.at_slice), width, warp, lane, bounds, DOWN,
-                [&](int group, int token, const SliceSums& sums) {
-                    // Neighbouring threads swap, so that each has four rows of one half.
-                    const bool odd = lane & 1;
-                    const float2 give = odd ? sums.upper : sums.lower;
-                    const float2 keep = odd ? sums.lower : sums.upper;
-                    const float2 get = {__shfl_xor_sync(~0u, give.x, 1),
-                                        __shfl_xor_sync(~0u, give.y, 1)};
-                    const float2 a = odd ? get : keep, b = odd ? keep : get;
-                    const int quad = group * 4 + (odd ? 2 : 0) + ((lane & 2) >> 1);
-                    if (token < width && quad < HIDDEN / 4)
-                        put(parts + token * token_quads + quad, a.x, a.y, b.x, b.y, epoch);
-                });
+        constexpr int PARTS = INTERMEDIATE / DOWN_COLUMNS, LAST = INTERMEDIATE % DOWN_COLUMNS;
+        constexpr int UNITS = 8, BLOCKS = padded(DOWN_COLUMNS) / 32;
+        constexpr int LAST_BLOCKS = padded(LAST) / 32;
+        const int stride = UNITS * width * 8;
+        for (int first = 0; first < share.out_units; first += UNITS) {
+            const int count = min(UNITS, share.out_units - first);
+            float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
+            int rest = slots_of(count, PARTS * BLOCKS + LAST_BLOCKS);
+            ahead.fill(ring, rest, lane, bounds, DOWN);
+            for (int part = 0; part < PARTS; part++) {
+                gather<DOWN_COLUMNS, false>(p.activated + part * (DOWN_COLUMNS / 4), nullptr, DOWN,
+                                            INTERMEDIATE / 4, part > 0 || first > 0);
+                if (part == 0) MARK(1)
+                rest -= slots_of(count, BLOCKS);
+                down_part<BLOCKS>(count, rest, sums + warp * stride, part > 0);
+            }
+            if constexpr (LAST > 0) {
+                gather<LAST, false>(p.activated + PARTS * (DOWN_COLUMNS / 4), nullptr, DOWN,
+                                    INTERMEDIATE / 4, true);
+                down_part<LAST_BLOCKS>(count, 0, sums + warp * stride, true);
+            }
+            MARK(6)
+            sync_consumers();
+            MARK(2)
+            add_to_residual(sums, stride, first, count, p.next);
+            flip ^= 1;
         }
-        MARK(2)
         MARK_END(DOWN)
     }
 
-    // What all blocks' columns add to this block's rows, always in the same order.
-    __device__ __forceinline__ void reduce(int layer) {
-        renew();
-        const Share& share = s.share;
-        const int quads = share.out_units * 2, rows = quads * 4;
-        float* residual = at<float>(p.at_residual);
-        MARK(0)
-        for (int token = 0; token < width; token++)
-            for (int first = 0; first < quads; first += 16) {
-                const int count = min(16, quads - first);
-                const int bits = count > 8 ? 4 : count > 4 ? 3 : count > 2 ? 2 : 1;
-                const int lanes = 1 << bits, mine = tid & (lanes - 1), step = CONSUMERS >> bits;
-                float4 sum = {};
-                const Quad* column = p.slices + static_cast<i64>(token) * p.sources * (HIDDEN / 4) +
-                                     share.out_unit * 2 + first + mine;
-                for (int source = tid >> bits; source < p.sources; source += step * 4) {
-                    const Quad* from[4];
-                    bool wanted[4];
-                    Quad quad[4];
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        wanted[i] = mine < count && source + i * step < p.sources;
-                        from[i] = column + (source + i * step) * (HIDDEN / 4);
-                    }
-                    take(from, wanted, quad, epoch, bounds, DOWN);
-#pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        if (wanted[i]) {
-                            const float4 x = quad[i].values();
-                            sum = {sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w};
-                        }
-                }
-                for (int mask = lanes; mask < 32; mask <<= 1) {
-                    sum.x += __shfl_xor_sync(~0u, sum.x, mask);
-                    sum.y += __shfl_xor_sync(~0u, sum.y, mask);
-                    sum.z += __shfl_xor_sync(~0u, sum.z, mask);
-                    sum.w += __shfl_xor_sync(~0u, sum.w, mask);
-                }
-                if (lane < lanes) *reinterpret_cast<float4*>(&s.partial[warp][lane * 4]) = sum;
-                sync_consumers();
-                if (first + 16 >= quads && token + 1 == width) MARK(1)
-                if (tid < count) {
-                    const int own = (first + tid) * 4;
-                    float4* x = reinterpret_cast<float4*>(residual + token * rows + own);
-                    const float4 all = sum_of_warps(&s.partial[0][0], 64, tid * 4);
-                    *x = {x->x + all.x, x->y + all.y, x->z + all.z, x->w + all.w};
-                    put(p.next + (token * HIDDEN + share.out_unit * 8 + own) / 4, x->x, x->y, x->z,
-                        x->w, epoch);
-                }
-                if (first + 16 < quads || token + 1 < width) sync_consumers();
-            }
-        MARK(2)
-        MARK_END(DOWN)
+    template <int BLOCKS>
+    __device__ __forceinline__ void down_part(int units, int rest, float* sums, bool add) {
+        multiply_units<BLOCKS>(ring, ahead, units, rest, at(p.at_activations), width, sums, warp,
+                               lane, bounds, DOWN, add);
     }
 };

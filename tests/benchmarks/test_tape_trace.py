@@ -15,10 +15,11 @@ BLOCKS, LAYERS, STAGE_NS = 3, 4, 1000
 @pytest.fixture
 def timeline() -> np.ndarray:
     """Every stage takes 1 us: 400 ns to exchange, 500 to multiply, 100 to publish."""
-    marks = np.zeros((BLOCKS, LAYERS * len(STAGES) + 1, 5), dtype=np.int64)
+    marks = np.zeros((BLOCKS, LAYERS * len(STAGES) + 1, 8), dtype=np.int64)
     for number in range(marks.shape[1]):
         begun = 10_000 + number * STAGE_NS
         marks[:, number, :4] = [begun, begun + 400, begun + 900, begun + STAGE_NS]
+        marks[:, number, 5:7] = [begun + 450, begun + 850]
     marks[2, 1 :: len(STAGES), 1:3] = 0  # the last block has no part in attention
     return marks
 
@@ -41,4 +42,4 @@ def test_the_picture_has_three_bars_for_every_part(timeline: np.ndarray) -> None
     root = ElementTree.fromstring(picture(timeline, 1))
     bars = [element for element in root if element.tag.endswith("rect")]
     assert len(bars) == 3 * (BLOCKS * len(STAGES) - 1)
-    assert "7.0 microseconds" in "".join(root.itertext())
+    assert "6.0 microseconds" in "".join(root.itertext())

@@ -220,9 +220,7 @@ class EmulatedTape:
 def _library(kernel: TapeKernel, epochs: int, folder: Path) -> Path:
     source = folder / "tape.cpp"
     source.write_text(translated(), encoding="utf-8")
-    macros = build.macros(
-        kernel.model.config, kernel.blocks, kernel.width, speculate=kernel.speculate
-    )
+    macros = build.macros(kernel.model.config, kernel.width, speculate=kernel.speculate)
     macros["EPOCHS"] = str(epochs)
     library = folder / f"tape-{abs(hash(repr(macros)))}.so"
     if not library.exists():

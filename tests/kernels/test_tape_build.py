@@ -13,9 +13,8 @@ import pytest
 from benchmarks.shapes import SHAPES
 from engine.errors import UnpausedError
 from kernels import tape_build as build
-from kernels.tape_plan import STATIC_BYTES
+from kernels.tape_plan import static_bytes
 
-BLOCKS = 132
 needs_nvrtc = pytest.mark.skipif(
     build.nvrtc_reason() is not None, reason=f"no NVRTC: {build.nvrtc_reason()}"
 )
@@ -24,17 +23,15 @@ needs_nvrtc = pytest.mark.skipif(
 @needs_nvrtc
 @pytest.mark.parametrize("capability", [(9, 0), (10, 0), (12, 0)])
 def test_compiles_for_every_generation(capability: tuple[int, int]) -> None:
-    code = build.compile_cubin(
-        build.macros(SHAPES["smollm2-135m"], BLOCKS), build.architecture(capability)
-    )
+    code = build.compile_cubin(build.macros(SHAPES["smollm2-135m"]), build.architecture(capability))
     assert code.startswith(b"\x7fELF")
 
 
 @needs_nvrtc
 def test_the_measuring_mode_compiles_and_is_compiled_out() -> None:
     config = SHAPES["qwen3-0.6b"]
-    plain = build.compile_cubin(build.macros(config, BLOCKS), "sm_90a")
-    measured = build.compile_cubin(build.macros(config, BLOCKS, measure=True), "sm_90a")
+    plain = build.compile_cubin(build.macros(config), "sm_90a")
+    measured = build.compile_cubin(build.macros(config, measure=True), "sm_90a")
     assert len(measured) > len(plain)
 
 
@@ -42,17 +39,17 @@ def test_the_measuring_mode_compiles_and_is_compiled_out() -> None:
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
 def test_verifying_eight_tokens_takes_no_more_than_a_block_has(arch: str) -> None:
     """By the assembler's own report: registers, what is spilled, static shared memory."""
-    report = report_of(build.macros(SHAPES["llama-3.2-1b"], BLOCKS, 8, speculate=True), arch)
+    report = report_of(build.macros(SHAPES["llama-3.2-1b"], 8, speculate=True), arch)
     found = re.search(r"(\d+) bytes spill stores.*?Used (\d+) registers.*?(\d+) bytes smem", report)
     assert found, report
     spilled, registers, shared = map(int, found.groups())
-    assert spilled == 0 and registers <= 65536 // 384 and shared <= STATIC_BYTES
+    assert spilled == 0 and registers <= 65536 // 384 and shared <= static_bytes(8)
 
 
 @needs_nvrtc
 def test_verifying_compiles_for_the_latest_generation() -> None:
     """It has half the shared memory, and so narrower passes."""
-    macros = build.macros(SHAPES["smollm2-135m"], BLOCKS, 4, speculate=True)
+    macros = build.macros(SHAPES["smollm2-135m"], 4, speculate=True)
     assert build.compile_cubin(macros, "sm_120a").startswith(b"\x7fELF")
 
 
@@ -61,7 +58,7 @@ def test_without_drafts_nothing_of_them_is_in_the_source() -> None:
     """The text that the compiler sees; with them it sees them."""
     names = {"Pace", "Drafts", "DraftCounts", "meeting", "begun_pass", "tags", "context", "costs"}
     for speculate in (False, True):
-        macros = build.macros(SHAPES["llama-3.2-1b"], BLOCKS, 8, speculate=speculate)
+        macros = build.macros(SHAPES["llama-3.2-1b"], 8, speculate=speculate)
         command = ["g++", "-x", "c++", "-E", "-P", *(f"-D{k}={v}" for k, v in macros.items())]
         kernels = Path(build.__file__).parent
         done = subprocess.run(

@@ -28,7 +28,7 @@ CONFIGS = {
                                       kv_heads=3, head_dim=32, qkv_bias=False),
     "normed": dataclasses.replace(ONE_KEY_HEAD, layers=3, hidden=64, intermediate=96, heads=2,
                                   head_dim=128, qk_norm=True, qkv_bias=False, tied=False),
-    "whole slots": dataclasses.replace(ONE_KEY_HEAD, layers=1, hidden=1024, intermediate=96,
+    "whole slots": dataclasses.replace(ONE_KEY_HEAD, layers=1, hidden=1024, intermediate=5120,
                                        heads=16, kv_heads=2, head_dim=64, qkv_bias=False),
 }  # fmt: skip
 LIMIT = 0.03  # relative: the eager engine rounds every activation to bfloat16
