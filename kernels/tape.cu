@@ -76,7 +76,6 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
             step.gate_up(layer);
             step.down(layer);
         }
-        step.ring.align(step.lane);
         const bool last_of_prompt = passes.fed < passes.prompt && passes.samples();
         if (last_of_prompt && tid == 0) s.prefill_end_ns = static_cast<i64>(device_ns());
 #ifdef SPECULATE
@@ -92,7 +91,6 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
             const u32 position = step.position + step.width;
             Head head(step, sampling);
             head.logits(position);
-            step.ring.align(step.lane);
             if (sampling.filtered()) head.filter(position);
             float log_probability;
             bool stopped;

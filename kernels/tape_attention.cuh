@@ -99,6 +99,26 @@ __device__ __forceinline__ float power_of_two(float x) {
     return y;
 }
 
+// What some positions add to four values of a head: a maximum, and sums relative to it.
+struct Partial {
+    float top, total;
+    float4 of;
+
+    __device__ __forceinline__ void add(const Partial& other) {
+        const float new_top = fmaxf(top, other.top);
+        const float mine = power_of_two(top - new_top), its = power_of_two(other.top - new_top);
+        top = new_top;
+        total = total * mine + other.total * its;
+        of = {of.x * mine + other.of.x * its, of.y * mine + other.of.y * its,
+              of.z * mine + other.of.z * its, of.w * mine + other.of.w * its};
+    }
+    __device__ __forceinline__ Partial shuffled(int mask) const {
+        return {__shfl_xor_sync(~0u, top, mask), __shfl_xor_sync(~0u, total, mask),
+                {__shfl_xor_sync(~0u, of.x, mask), __shfl_xor_sync(~0u, of.y, mask),
+                 __shfl_xor_sync(~0u, of.z, mask), __shfl_xor_sync(~0u, of.w, mask)}};
+    }
+};
+
 // One warp's running softmax over its tiles, for eight query rows. A thread has row lane / 4.
 struct Softmax {
     u32 queries;  // in shared memory, this lane's part of the first operand

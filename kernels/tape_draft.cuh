@@ -88,7 +88,6 @@ struct Drafts {
         const int tid = threadIdx.x, fed = step.width, least = first ? fed - 1 : 0;
         Head head(step, s.sampling);
         head.logits(least);
-        step.ring.align(step.lane);
         if (tid == 0 && !first) {
             s.drafts.passes++;
             s.drafts.drafted += fed - 1;

@@ -18,9 +18,6 @@ using i64 = long long;
 #ifndef EPOCHS
 #define EPOCHS 65535  // that the 16 bits of a word can tell apart
 #endif
-#ifndef POLL_ONE
-#define POLL_ONE 0
-#endif
 
 constexpr int CONSUMERS = 256;  // threads that compute
 constexpr int WARPS = CONSUMERS / 32;
@@ -195,12 +192,6 @@ __device__ __forceinline__ void take(
     Bounds& bounds, int stage) {
     Patience patience;
     bool missing;
-#if POLL_ONE
-    if (N > 1 && wanted[0]) {
-        peek(from[0], got[0]);
-        while (!got[0].is(epoch) && !patience.over(bounds, stage)) peek(from[0], got[0]);
-    }
-#endif
 #pragma unroll
     for (int i = 0; i < N; i++)
         if (wanted[i]) peek(from[i], got[i]);
@@ -209,9 +200,9 @@ __device__ __forceinline__ void take(
 #pragma unroll
         for (int i = 0; i < N; i++)
             if (wanted[i] && !got[i].is(epoch)) {
-                if (POLL_NS > 0) __nanosleep(POLL_NS);
                 peek(from[i], got[i]);
                 missing = true;
             }
+        if (POLL_NS > 0 && missing) __nanosleep(POLL_NS);
     } while (missing && !patience.over(bounds, stage));
 }

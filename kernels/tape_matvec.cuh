@@ -122,11 +122,12 @@ struct UnitSums {
     }
 };
 
-constexpr int SLOT_BLOCKS = SLOT_ROWS * WARPS;
-__device__ constexpr bool whole_slots(int columns) { return columns % (32 * SLOT_BLOCKS) == 0; }
-// Every stage begins a slot, and every unit is whole slots.
-constexpr bool ALIGNED = whole_slots(HIDDEN) && whole_slots(HEADS * HEAD_DIM) &&
-                         whole_slots(DOWN_COLUMNS) && whole_slots(INTERMEDIATE);
+constexpr int SLOT_BLOCKS = SLOT_ROWS * WARPS, SLOT_COLUMNS = SLOT_BLOCKS * 32;
+
+// Columns of a matrix on the tape: eight rows of them are whole slots.
+__device__ constexpr int padded(int columns) {
+    return (columns + SLOT_COLUMNS - 1) / SLOT_COLUMNS * SLOT_COLUMNS;
+}
 
 // A warp's part of the next two slots, taken out of the ring ahead: while a stage waits for its
 // activations, the ring goes on filling.
@@ -136,23 +137,24 @@ struct Ahead {
 
     // Fills up to two, of `most` slots that the stage has left.
     __device__ __forceinline__ void fill(Ring& ring, int most, int lane, Bounds& bounds, int stage) {
-        if (!ALIGNED) return;
         if (held == 0 && most > 0) ring.take_slot(slot[0], lane, bounds, stage), held = 1;
         if (held == 1 && most > 1) ring.take_slot(slot[1], lane, bounds, stage), held = 2;
     }
+    // As far as they have landed: what the others owe is to be looked for meanwhile.
+    __device__ __forceinline__ void try_fill(
+        Ring& ring, int most, int lane, Bounds& bounds, int stage) {
+        if (held == 0 && most > 0 && ring.has_landed())
+            ring.take_slot(slot[0], lane, bounds, stage), held = 1;
+        if (held == 1 && most > 1 && ring.has_landed())
+            ring.take_slot(slot[1], lane, bounds, stage), held = 2;
+    }
 };
 
-// Slots of `units` units of `blocks` blocks each.
-__device__ __forceinline__ int slots_of(int units, int blocks) {
-    return units * (blocks / SLOT_BLOCKS);
-}
-
-// Rows of the tape, each a block of 8 weight rows by 32 columns for every warp. The blocks of a
-// unit follow each other, dealt to the warps in turn; every warp leaves its partial sum of every
-// unit in `sums` [units][width][8], or with `add` adds it to what is there. `units` (but for a stage's
-// last chunk a multiple of 8) have BLOCKS blocks each. What pads the last row is zero. `rest` slots
-// of the stage follow, whose first are taken ahead.
-template <int BLOCKS>
+// Units of the tape, 8 weight rows by SLOTS * SLOT_COLUMNS columns. A unit's blocks of 32 columns
+// follow each other, dealt to the warps in turn; every warp leaves its partial sum of every unit in
+// `sums` [units][width][8], or with `add` adds it to what is there. `rest` slots of the stage follow,
+// whose first are taken ahead. What pads the columns is zero.
+template <int SLOTS>
 __device__ __forceinline__ void multiply_units(
     Ring& ring, Ahead& ahead, int units, int rest, const u8* activations, int width, float* sums,
     int warp, int lane, Bounds& bounds, int stage, bool add = false) {
@@ -168,80 +170,43 @@ __device__ __forceinline__ void multiply_units(
         to += width * 4;
         sum.clear();
     };
-    if constexpr (ALIGNED) {
-        constexpr int SLOTS = BLOCKS / SLOT_BLOCKS, TURN = SLOTS % 2 ? 2 * SLOTS : SLOTS;
-        uint4 columns_held[SLOTS][2];
-        if (WIDTH == 1)
+    constexpr int TURN = SLOTS % 2 ? 2 * SLOTS : SLOTS;
+    uint4 columns_held[SLOTS][2];
+    if (WIDTH == 1)
 #pragma unroll
-            for (int i = 0; i < SLOTS * 2; i++) {
-                const int block = warp + i * 2 * WARPS;
-                columns_held[i / 2][i & 1] = operand.pair(block, block + WARPS, lane);
-            }
-        const int mine = units * SLOTS, all = mine + (mine % 2 ? 0 : rest);
-        ahead.fill(ring, all, lane, bounds, stage);
-#pragma unroll 1
-        for (int first = 0; first < mine; first += TURN) {
-#pragma unroll
-            for (int i = 0; i < TURN; i++) {
-                if (TURN != SLOTS && first + i >= mine) break;
-                constexpr int LAST = SLOTS - 1;
-                uint4(&now)[SLOT_ROWS] = ahead.slot[i & 1];
-                uint4 columns[2][4];
-                if (WIDTH > 1)
-#pragma unroll
-                    for (int j = 0; j < 2; j++) {
-                        const int block = warp + (i % SLOTS * 2 + j) * 2 * WARPS;
-                        operand.load(block, block + WARPS, lane, columns[j]);
-                    }
-#pragma unroll
-                for (int j = 0; j < SLOT_ROWS; j++) {
-                    const int at = (j & 1) * 2;
-                    const uint4& held = columns_held[i % SLOTS][j / 2];
-                    mma(sum.of[at], WIDTH == 1 ? held : columns[j / 2][at], now[j].x, now[j].y);
-                    mma(sum.of[at + 1], WIDTH == 1 ? held : columns[j / 2][at + 1], now[j].z,
-                        now[j].w);
-                }
-                if (first + i + 2 < all) ring.take_slot(now, lane, bounds, stage);
-                if (i % SLOTS == LAST) close();
-            }
+        for (int i = 0; i < SLOTS * 2; i++) {
+            const int block = warp + i * 2 * WARPS;
+            columns_held[i / 2][i & 1] = operand.pair(block, block + WARPS, lane);
         }
-        ahead.held = min(2, all - mine);
-    } else {
-        int rows = (units * BLOCKS + WARPS - 1) / WARPS, block = warp, unit = 0, open = 0;
-        while (block >= BLOCKS) block -= BLOCKS, unit++;
+    const int mine = units * SLOTS, all = mine + (mine % 2 ? 0 : rest);
+    ahead.fill(ring, all, lane, bounds, stage);
 #pragma unroll 1
-        while (rows > 0) {
-            if (ring.row == 0) ring.await_slot(bounds, stage);
-            const int count = min(SLOT_ROWS - ring.row, rows);
-            const u32 from = ring.here();
-            uint4 weights[SLOT_ROWS], columns[2][4];
-            int owner[SLOT_ROWS], at[SLOT_ROWS];
+    for (int first = 0; first < mine; first += TURN) {
 #pragma unroll
-            for (int i = 0; i < SLOT_ROWS; i++) {
-                owner[i] = min(unit, units);
-                at[i] = block;
-                // Past the stage's end lies the next one's beginning, or an older slot: unused.
-                weights[i] = load_shared(from + (i < count ? i : 0) * ROW_BYTES);
-                if (i < count) {
-                    block += WARPS;
-                    while (block >= BLOCKS) block -= BLOCKS, unit++;
+        for (int i = 0; i < TURN; i++) {
+            if (TURN != SLOTS && first + i >= mine) break;
+            constexpr int LAST = SLOTS - 1;
+            uint4(&now)[SLOT_ROWS] = ahead.slot[i & 1];
+            uint4 columns[2][4];
+            if (WIDTH > 1)
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    const int block = warp + (i % SLOTS * 2 + j) * 2 * WARPS;
+                    operand.load(block, block + WARPS, lane, columns[j]);
                 }
+#pragma unroll
+            for (int j = 0; j < SLOT_ROWS; j++) {
+                const int at = (j & 1) * 2;
+                const uint4& held = columns_held[i % SLOTS][j / 2];
+                mma(sum.of[at], WIDTH == 1 ? held : columns[j / 2][at], now[j].x, now[j].y);
+                mma(sum.of[at + 1], WIDTH == 1 ? held : columns[j / 2][at + 1], now[j].z,
+                    now[j].w);
             }
-            operand.load(at[0], at[1], lane, columns[0]);
-            operand.load(at[2], at[3], lane, columns[1]);
-#pragma unroll
-            for (int i = 0; i < SLOT_ROWS; i++)
-                if (i < count) {
-                    while (open < owner[i]) close(), open++;
-                    const int j = (i & 1) * 2;
-                    mma(sum.of[j], columns[i / 2][j], weights[i].x, weights[i].y);
-                    mma(sum.of[j + 1], columns[i / 2][j + 1], weights[i].z, weights[i].w);
-                }
-            rows -= count;
-            ring.advance(count, lane);
+            if (first + i + 2 < all) ring.take_slot(now, lane, bounds, stage);
+            if (i % SLOTS == LAST) close();
         }
-        while (open < units) close(), open++;
     }
+    ahead.held = min(2, all - mine);
 }
 
 // Four neighbouring rows of the partial sums of all warps, in their order.

@@ -3,8 +3,7 @@
 A block of the tape is 512 bytes, what one warp multiplies at a time, in the order of the B
 fragments of mma.m16n8k16: 16 bytes a lane, lane = row * 4 + quad. The tape of a block of threads
 is, layer by layer, its rows of QKV, of the output projection, its columns' gate and up rows, its
-rows of the down projection, some columns of all of them at a time; then, in a slot of their own,
-its rows of the head.
+rows of the down projection, some columns of all of them at a time; then its rows of the head.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from engine.models.base import Model
 from kernels.tape_plan import (
     BLOCK_COLUMNS,
     DOWN_UNITS,
-    ROW_BYTES,
-    SLOT_BYTES,
     UNIT,
     Plan,
     Share,
@@ -84,15 +81,12 @@ def pack(model: Model, plan: Plan) -> torch.Tensor:
     """bfloat16 [blocks, tape_stride / 2] on the model's device."""
     blocks = len(plan.shares)
     tape = model.weights.embed.new_zeros(blocks, plan.tape_stride // 2)
-    rows, down_blocks = ROW_BYTES // 2, down_columns(model.config) // BLOCK_COLUMNS
+    down_blocks = down_columns(model.config) // BLOCK_COLUMNS
     ends = [0] * blocks
     for layer in [*range(model.config.layers), None]:
         parts = _layer_parts(model, layer)
         for i, share in enumerate(plan.shares):
-            at = ends[i] if layer is not None else share.layer_slots * SLOT_BYTES // 2
             for piece in _pieces(parts, share, down_blocks):
-                flat = piece.reshape(-1)
-                tape[i, at : at + flat.numel()] = flat
-                at += ceil_div(flat.numel(), rows) * rows
-            ends[i] = at
+                tape[i, ends[i] : ends[i] + piece.numel()] = piece.reshape(-1)
+                ends[i] += piece.numel()
     return tape

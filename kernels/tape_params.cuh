@@ -114,7 +114,6 @@ struct Shared {
 
 static_assert(sizeof(Shared) <= (WIDTH == 1 ? 3072 : 4096), "kernels/tape_plan.py: static_bytes");
 
-__device__ constexpr int padded(int size) { return (size + 31) / 32 * 32; }
 
 // Tokens of a pass: a constant where it is always one.
 #if WIDTH == 1

@@ -1,9 +1,9 @@
 """Who does what in the tape kernel, as data: each block's share of every stage, and its memory.
 
-Units are the least that a block can have of a stage: eight rows of a matrix; eight columns of the MLP
-(their gate and up weights); eight words of attention's result. Rows are split so that
-every block gets the same bytes as nearly as units allow; who gets one more of one kind gets one
-less of another.
+Units are the least that a block can have of a stage: eight rows of a matrix; eight columns of the
+MLP (their gate and up weights); eight words of attention's result. Rows are split so that every
+block gets the same bytes as nearly as units allow; who gets one more of one kind gets one less of
+another. Eight rows are filled up to whole slots of the ring: no stage begins in the middle of one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ BLOCK_COLUMNS = 32
 BLOCK_BYTES = 512
 ROW_BYTES = BLOCK_BYTES * WARPS
 SLOT_BYTES = 4 * ROW_BYTES
+SLOT_COLUMNS = SLOT_BYTES // BLOCK_BYTES * BLOCK_COLUMNS
 MAX_WIDTH = 8  # tokens of a pass
 MAX_SLOTS = 16
 MAX_SPLITS = 64
@@ -35,8 +36,8 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def padded(columns: int) -> int:
-    """Columns of a matrix on the tape."""
-    return ceil_div(columns, BLOCK_COLUMNS) * BLOCK_COLUMNS
+    """Columns of a matrix on the tape: eight rows of them are whole slots."""
+    return ceil_div(columns, SLOT_COLUMNS) * SLOT_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,8 @@ def _spread(units: int, blocks: int, extras_last: bool) -> list[tuple[int, int]]
     return list(zip(firsts, counts, strict=True))
 
 
-def _rows(units: int, columns: int) -> int:
-    """Rows of the tape that `units` take, a block for each warp."""
-    return ceil_div(units * padded(columns) // BLOCK_COLUMNS, WARPS)
+def _slots(units: int, columns: int) -> int:
+    return units * (padded(columns) // SLOT_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -102,25 +102,22 @@ class Plan:
                 head_unit=head[i][0], head_units=head[i][1],
                 word=words[i][0] * UNIT, words=words[i][1] * UNIT,
             )  # fmt: skip
-            rows = cls.rows_of(c, share)
-            layers, last = ceil_div(c.layers * sum(rows[:4]), 4), ceil_div(rows[4], 4)
-            shares.append(replace(share, layer_slots=layers, head_slots=last))
+            slots = cls.slots_of(c, share)
+            shares.append(
+                replace(share, layer_slots=c.layers * sum(slots[:4]), head_slots=slots[4])
+            )
         return cls(config, tuple(shares))
 
     @staticmethod
-    def rows_of(config: ModelConfig, share: Share) -> tuple[int, int, int, int, int]:
-        """Rows of the tape in a layer's QKV, output, gate/up, down, and in the head."""
+    def slots_of(config: ModelConfig, share: Share) -> tuple[int, int, int, int, int]:
+        """Slots of a layer's QKV, output, gate/up and down, and of the head."""
         c = config
         return (
-            _rows(share.qkv_units, c.hidden),
-            _rows(share.out_units, c.q_size),
-            _rows(share.slices * 2, c.hidden),
-            sum(
-                _rows(min(DOWN_UNITS, share.out_units - first), columns)
-                for first in range(0, share.out_units, DOWN_UNITS)
-                for columns in down_parts(c)
-            ),
-            _rows(share.head_units, c.hidden),
+            _slots(share.qkv_units, c.hidden),
+            _slots(share.out_units, c.q_size),
+            _slots(share.slices * 2, c.hidden),
+            sum(_slots(share.out_units, columns) for columns in down_parts(c)),
+            _slots(share.head_units, c.hidden),
         )
 
     @property

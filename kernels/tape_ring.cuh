@@ -76,7 +76,7 @@ struct Ring {
     u32 base;      // this lane's part of the first slot
     u32 barriers;  // of the first slot
     int slots;
-    int slot, row;
+    int slot;
     u32 parity;
     i64 waited, first;  // with MEASURE: cycles, and when the stage's first slot was there
 
@@ -84,7 +84,7 @@ struct Ring {
         base = shared_address(ring) + threadIdx.x * 16;  // a warp's block: BLOCK_BYTES = 32 * 16
         barriers = shared_address(&of);
         slots = count;
-        slot = row = 0;
+        slot = 0;
         parity = 0;
         waited = first = 0;
     }
@@ -99,32 +99,19 @@ struct Ring {
         if (first == 0) first = now;
 #endif
     }
-    __device__ __forceinline__ u32 here() const {
-        return base + slot * SLOT_BYTES + row * ROW_BYTES;
+    // The same for all lanes.
+    __device__ __forceinline__ bool has_landed() const {
+        return __shfl_sync(~0u, barrier_is_past(barriers + slot * 8, parity), 0);
     }
-    __device__ __forceinline__ void advance(int rows, int lane) {
-        row += rows;
-        if (row == SLOT_ROWS) leave(lane);
-    }
-    // The tape starts a new slot here.
-    __device__ __forceinline__ void align(int lane) {
-        if (row > 0) leave(lane);
-    }
-    // All rows of a slot that begins here.
+    // This lane's part of a slot.
     __device__ __forceinline__ void take_slot(
         uint4 (&to)[SLOT_ROWS], int lane, Bounds& bounds, int stage) {
         await_slot(bounds, stage);
         const u32 from = base + slot * SLOT_BYTES;
 #pragma unroll
         for (int i = 0; i < SLOT_ROWS; i++) to[i] = load_shared(from + i * ROW_BYTES);
-        leave(lane);
-    }
-
-  private:
-    __device__ __forceinline__ void leave(int lane) {
         __syncwarp();
         if (lane == 0) barrier_arrive(barriers + slot * 8 + EMPTY);
-        row = 0;
         if (++slot == slots) {
             slot = 0;
             parity ^= 1;

@@ -116,9 +116,9 @@ struct Step {
         if (lane == 0) s.squares[squares][warp][token] = sum;
     }
 
+    // Weights are zero there, which only a number makes zero.
     __device__ __forceinline__ void clear_padding(int columns, int token) {
-        const int column = columns + tid * 2;
-        if (column < padded(columns))
+        for (int column = columns + tid * 2; column < padded(columns); column += CONSUMERS * 2)
             *reinterpret_cast<uint2*>(
                 at(p.at_activations) + fragment_offset(column, token, width)) = {0, 0};
     }
@@ -134,20 +134,20 @@ struct Step {
     // What a stage can do before it has its activations.
     template <int COLUMNS>
     __device__ __forceinline__ void prepare(int units, int stage) {
-        ahead.fill(ring, slots_of(units, padded(COLUMNS) / 32), lane, bounds, stage);
+        ahead.try_fill(ring, units * (padded(COLUMNS) / SLOT_COLUMNS), lane, bounds, stage);
     }
 
     // Chunks of a stage's units; `use(sums, stride, first unit, units)` sees every warp's sums.
     template <int COLUMNS, class Use>
     __device__ __forceinline__ void multiply(int units, int stage, Use use) {
-        constexpr int BLOCKS = padded(COLUMNS) / 32;
+        constexpr int SLOTS = padded(COLUMNS) / SLOT_COLUMNS;
         const int chunk = width == 1 ? 16 : 8, stride = chunk * width * 8;
         for (int first = 0; first < units; first += chunk) {
             const int count = min(chunk, units - first);
             float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
-            multiply_units<BLOCKS>(ring, ahead, count, slots_of(units - first - count, BLOCKS),
-                                   at(p.at_activations), width, sums + warp * stride, warp, lane,
-                                   bounds, stage);
+            multiply_units<SLOTS>(ring, ahead, count, (units - first - count) * SLOTS,
+                                  at(p.at_activations), width, sums + warp * stride, warp, lane,
+                                  bounds, stage);
             MARK(6)
             sync_consumers();
             if (first + chunk >= units) MARK(2)
@@ -367,46 +367,31 @@ struct Step {
         }
     }
 
-    // The splits' partial results of this block's words: sixteen threads a word, each with
-    // every sixteenth split, then one tree. The order never changes.
+    // The splits' partial results of this block's words: four threads a word, each with every fourth
+    // split, then one tree. The order never changes.
     __device__ __forceinline__ void combine(int layer) {
         renew();
         const Share& share = s.share;
-        const int used = splits.used;
         const int each = share.words / 4, quads = each * width;
         MARK(0)
         prepare<QUERY_SIZE>(share.out_units, OUTPUT);
-        for (int first = 0; first < quads; first += CONSUMERS / 16) {
-            const int i = first + (tid >> 4);
+        for (int first = 0; first < quads; first += CONSUMERS / 4) {
+            const int i = first + (tid >> 2);
             const int token = width == 1 ? 0 : i / each;
             const int word = share.word + (i - token * each) * 4;
             const bool mine = i < quads && word < QUERY_SIZE;
             const int head = word / HEAD_DIM, d = word % HEAD_DIM;
             const i64 part = (static_cast<i64>(token) * HEADS + head) * p.splits;
-            float top = NOTHING, total = 0.0f;
-            float4 sum = {};
-            for (int one = tid & 15; one < used && mine; one += 16) {
-                const u64* const its_top = p.tops + (part + one) * 2;
-                const Quad* const its_part = p.parts + ((part + one) * HEAD_DIM + d) / 4;
-                Pair pair;
-                Quad quad;
-                Patience patience;
-                do {
-                    peek(its_top, pair);
-                    peek(its_part, quad);
-                } while (!(pair.is(epoch) && quad.is(epoch)) && !patience.over(bounds, ATTENTION));
-                add_part(top, total, sum, pair.a(), pair.b(), quad.values());
-            }
+            Partial sum = {NOTHING, 0.0f, {}};
+            for (int one = tid & 3; one < splits.used && mine; one += 16)
+                add_parts(sum, p.tops + (part + one) * 2, p.parts + ((part + one) * HEAD_DIM + d) / 4,
+                          (splits.used - one + 3) / 4);
 #pragma unroll
-            for (int mask = 1; mask < 16; mask <<= 1)
-                add_part(top, total, sum, __shfl_xor_sync(~0u, top, mask),
-                         __shfl_xor_sync(~0u, total, mask),
-                         {__shfl_xor_sync(~0u, sum.x, mask), __shfl_xor_sync(~0u, sum.y, mask),
-                          __shfl_xor_sync(~0u, sum.z, mask), __shfl_xor_sync(~0u, sum.w, mask)});
-            if (mine && (tid & 15) == 0) {
-                const float scale = 1.0f / total;
-                put(p.attended + (token * QUERY_SIZE + word) / 4, sum.x * scale, sum.y * scale,
-                    sum.z * scale, sum.w * scale, epoch);
+            for (int mask = 1; mask < 4; mask <<= 1) sum.add(sum.shuffled(mask));
+            if (mine && (tid & 3) == 0) {
+                const float scale = 1.0f / sum.total;
+                put(p.attended + (token * QUERY_SIZE + word) / 4, sum.of.x * scale,
+                    sum.of.y * scale, sum.of.z * scale, sum.of.w * scale, epoch);
             }
         }
         MARK(1)
@@ -414,14 +399,32 @@ struct Step {
         MARK_END(ATTENTION)
     }
 
-    __device__ __forceinline__ static void add_part(
-        float& top, float& total, float4& sum, float its_top, float its_total, float4 x) {
-        const float new_top = fmaxf(top, its_top);
-        const float mine = power_of_two(top - new_top), its = power_of_two(its_top - new_top);
-        top = new_top;
-        total = total * mine + its_total * its;
-        sum = {sum.x * mine + x.x * its, sum.y * mine + x.y * its, sum.z * mine + x.z * its,
-               sum.w * mine + x.w * its};
+    // Up to four of `count` parts, of every fourth split, all loads under way at once.
+    __device__ __forceinline__ void add_parts(
+        Partial& sum, const u64* tops, const Quad* parts, int count) {
+        Pair pair[4];
+        Quad quad[4];
+        Patience patience;
+        bool missing;
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (k < count) {
+                peek(tops + k * 8, pair[k]);
+                peek(parts + k * HEAD_DIM, quad[k]);
+            }
+        do {
+            missing = false;
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                if (k < count && !(pair[k].is(epoch) && quad[k].is(epoch))) {
+                    peek(tops + k * 8, pair[k]);
+                    peek(parts + k * HEAD_DIM, quad[k]);
+                    missing = true;
+                }
+        } while (missing && !patience.over(bounds, ATTENTION));
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (k < count) sum.add({pair[k].a(), pair[k].b(), quad[k].values()});
     }
 
     // This block's rows of the residual and what `sums` adds to them, for everybody.
@@ -496,25 +499,28 @@ struct Step {
         const Share& share = s.share;
         MARK(0)
         constexpr int PARTS = INTERMEDIATE / DOWN_COLUMNS, LAST = INTERMEDIATE % DOWN_COLUMNS;
-        constexpr int UNITS = 8, BLOCKS = padded(DOWN_COLUMNS) / 32;
-        constexpr int LAST_BLOCKS = padded(LAST) / 32;
+        constexpr int UNITS = 8, SLOTS = padded(DOWN_COLUMNS) / SLOT_COLUMNS;
+        constexpr int LAST_SLOTS = padded(LAST) / SLOT_COLUMNS;
         const int stride = UNITS * width * 8;
         for (int first = 0; first < share.out_units; first += UNITS) {
             const int count = min(UNITS, share.out_units - first);
             float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
-            int rest = slots_of(count, PARTS * BLOCKS + LAST_BLOCKS);
-            ahead.fill(ring, rest, lane, bounds, DOWN);
+            int rest = count * (PARTS * SLOTS + LAST_SLOTS);
+            // A part of an odd number of slots ends what is taken ahead: see multiply_units.
+            const int part = count * (PARTS > 0 ? SLOTS : LAST_SLOTS);
+            ahead.try_fill(ring, part % 2 ? part : rest, lane, bounds, DOWN);
             for (int part = 0; part < PARTS; part++) {
                 gather<DOWN_COLUMNS, false>(p.activated + part * (DOWN_COLUMNS / 4), nullptr, DOWN,
                                             INTERMEDIATE / 4, part > 0 || first > 0);
                 if (part == 0) MARK(1)
-                rest -= slots_of(count, BLOCKS);
-                down_part<BLOCKS>(count, rest, sums + warp * stride, part > 0);
+                rest -= count * SLOTS;
+                down_part<SLOTS>(count, rest, sums + warp * stride, part > 0);
             }
             if constexpr (LAST > 0) {
                 gather<LAST, false>(p.activated + PARTS * (DOWN_COLUMNS / 4), nullptr, DOWN,
-                                    INTERMEDIATE / 4, true);
-                down_part<LAST_BLOCKS>(count, 0, sums + warp * stride, true);
+                                    INTERMEDIATE / 4, PARTS > 0 || first > 0);
+                if (PARTS == 0) MARK(1)
+                down_part<LAST_SLOTS>(count, 0, sums + warp * stride, PARTS > 0);
             }
             MARK(6)
             sync_consumers();
@@ -525,9 +531,9 @@ struct Step {
         MARK_END(DOWN)
     }
 
-    template <int BLOCKS>
+    template <int SLOTS>
     __device__ __forceinline__ void down_part(int units, int rest, float* sums, bool add) {
-        multiply_units<BLOCKS>(ring, ahead, units, rest, at(p.at_activations), width, sums, warp,
+        multiply_units<SLOTS>(ring, ahead, units, rest, at(p.at_activations), width, sums, warp,
                                lane, bounds, DOWN, add);
     }
 };
