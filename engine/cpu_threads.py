@@ -20,8 +20,9 @@ from engine.models.base import Model
 from engine.models.rope import rope_table
 from engine.sampling import SamplingParams
 from kernels import cpu_state as state
-from kernels.cpu_pack import GROUP, QUANT
+from kernels.cpu_pack import GROUP
 from kernels.cpu_speculation import PACE_NUMBERS
+from kernels.cpu_vector import quantised_bytes
 from kernels.stages import STAGES
 
 STAGE_TIMEOUT_S = 20.0  # far beyond any stage; a suspended laptop is what can exceed it
@@ -222,9 +223,7 @@ def _own(model: Model) -> state.Own:
     widest = state.CHUNK * max(c.hidden, c.intermediate, c.q_size)
     return state.Own(
         normed=np.zeros(widest, dtype=np.float32),
-        quants=np.zeros(2 * widest, dtype=np.int8),
-        scales=np.zeros(-(-widest // QUANT), dtype=np.float32),
-        totals=np.zeros(2 * -(-widest // QUANT), dtype=np.int32),
+        quantised=np.zeros(quantised_bytes(widest), dtype=np.uint8),
         tile=np.zeros((2, state.CHUNK, GROUP), dtype=np.float32),
         heads=np.zeros((state.CHUNK, c.head_dim), dtype=np.float32),
         weights=np.zeros((state.CHUNK, c.max_positions + GROUP), dtype=np.float32),

@@ -9,15 +9,15 @@ activations by the weights' integers; sums run in a fixed order, so results repe
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from engine import mailbox as mb
 from kernels.cpu_atomics import fetch_add, load_acquire, now_ns, store_release
+from kernels.cpu_elements import silu_multiply
 from kernels.cpu_exchange import complete, ended, next_item, word
 from kernels.cpu_head import finish, head_stage, mark_draft, sample_stage
+from kernels.cpu_host import kernel, part
 from kernels.cpu_layers import (
     attend,
-    columns_for,
     dot_group,
     embed,
     normalise,
@@ -47,11 +47,11 @@ from kernels.cpu_state import (
     Own,
     Shared,
 )
-from kernels.cpu_vector import GROUP, silu_multiply
+from kernels.cpu_vector import GROUP
 from kernels.stages import ATTENTION, DOWN, EMBED, GATE_UP, OUTPUT, QKV, ROPE
 
 
-@njit(nogil=True, error_model="numpy")
+@kernel
 def reside(s: Shared, own: Own, wake_fd: int) -> None:
     """The life of one thread: sleep until a doorbell, decode a reply, again, until shutdown."""
     run = 0
@@ -63,7 +63,7 @@ def reside(s: Shared, own: Own, wake_fd: int) -> None:
         fetch_add(word(s.words, mb.IDLE), 1)
 
 
-@njit(error_model="numpy")
+@part
 def decode(s: Shared, own: Own) -> None:
     """Process the prompt in chunks, then sample and feed tokens until the reply ends.
 
@@ -95,7 +95,7 @@ def decode(s: Shared, own: Own) -> None:
                 return
 
 
-@njit(error_model="numpy")
+@kernel
 def chunk_of(left: int, drafted: int) -> int:
     """How many of the prompt's last `left` tokens to feed in one pass, 0 when there are none.
 
@@ -106,7 +106,7 @@ def chunk_of(left: int, drafted: int) -> int:
     return min(CHUNK, left)
 
 
-@njit(error_model="numpy")
+@part
 def embed_stage(s: Shared, sequence: int, fed: int, chunk: int) -> int:
     """Begin a pass: of `chunk` prompt tokens after the first `fed`, or of the last token and a
     draft. Here, once per pass, one thread reads the stop word for all.
@@ -130,16 +130,13 @@ def embed_stage(s: Shared, sequence: int, fed: int, chunk: int) -> int:
                 known -= w[mb.DRAFT_TOKENS]
             now[AT], now[TOKENS] = position, count
             mark_draft(s, position + known, position + count)
-            for t in range(CHUNK):
-                if t < count:
-                    embed(s.plan[-1], s.context[position + t], s.x[t])
-                else:
-                    s.x[t] = 0.0
+            for t in range(count):
+                embed(s.plan[-1], s.context[position + t], s.x[t])
         complete(w, sequence, 1)
     return sequence + 1
 
 
-@njit(error_model="numpy")
+@part
 def draft(s: Shared, end: int) -> int:
     """Draft behind the `end` known tokens; how many of the draft to feed."""
     w = s.words
@@ -152,22 +149,22 @@ def draft(s: Shared, end: int) -> int:
     return pace_width(s.pace, s.under_way[DRAFTED], w[mb.WIDTH]) - 1
 
 
-@njit(error_model="numpy")
+@part
 def qkv_stage(s: Shared, own: Own, sequence: int, layer: int, count: int) -> int:
     """RMSNorm, then query, key and value rows."""
     matrix = s.plan[layer * LAYER_MATRICES + M_QKV]
-    ready, source, columns = False, 0, columns_for(count)
+    ready, source = False, 0
     while True:
         item = next_item(s.words, sequence, matrix[ITEMS], QKV, layer)
         if item < 0:
             return sequence + 1
         if not ready:
-            normalise(s.x, s.norms[2 * layer], s.eps[0], columns, own.normed)
-            source = prepare(own, own.normed.ctypes.data, matrix, columns)
+            normalise(s.x, s.norms[2 * layer], s.eps[0], count, own.normed)
+            source = prepare(own.normed.ctypes.data, matrix, count, own.quantised.ctypes.data)
             ready = True
         first, last = share_of(matrix, item)
         for group in range(first, last):
-            dot_group(own, source, matrix, group, columns, own.tile[0])
+            dot_group(source, matrix, group, count, own.tile.ctypes.data)
             start, rows = rows_of(matrix, group)
             for t in range(count):
                 for r in range(rows):
@@ -179,7 +176,7 @@ def qkv_stage(s: Shared, own: Own, sequence: int, layer: int, count: int) -> int
         complete(s.words, sequence, matrix[ITEMS])
 
 
-@njit(error_model="numpy")
+@part
 def rope_stage(s: Shared, own: Own, sequence: int, layer: int, count: int, position: int) -> int:
     """Rotate the new keys and append them and the values to the cache, one item a key head."""
     items = s.shape[KV_HEADS]
@@ -192,7 +189,7 @@ def rope_stage(s: Shared, own: Own, sequence: int, layer: int, count: int, posit
         complete(s.words, sequence, items)
 
 
-@njit(error_model="numpy")
+@part
 def attention_stage(
     s: Shared, own: Own, sequence: int, layer: int, count: int, position: int
 ) -> int:
@@ -206,33 +203,33 @@ def attention_stage(
         complete(s.words, sequence, items)
 
 
-@njit(error_model="numpy")
+@part
 def output_stage(s: Shared, own: Own, sequence: int, layer: int, count: int) -> int:
     """The attention's output projection, added to the residual."""
     matrix = s.plan[layer * LAYER_MATRICES + M_OUTPUT]
     return _residual_stage(s, own, sequence, matrix, s.attended, count, OUTPUT, layer)
 
 
-@njit(error_model="numpy")
+@part
 def gate_up_stage(s: Shared, own: Own, sequence: int, layer: int, count: int) -> int:
     """RMSNorm, then gate and up rows, then silu(gate) * up."""
     gate = s.plan[layer * LAYER_MATRICES + M_GATE]
     up = s.plan[layer * LAYER_MATRICES + M_UP]
-    ready, source, columns = False, 0, columns_for(count)
+    ready, source = False, 0
     while True:
         item = next_item(s.words, sequence, gate[ITEMS], GATE_UP, layer)
         if item < 0:
             return sequence + 1
         if not ready:
-            normalise(s.x, s.norms[2 * layer + 1], s.eps[0], columns, own.normed)
-            source = prepare(own, own.normed.ctypes.data, gate, columns)
+            normalise(s.x, s.norms[2 * layer + 1], s.eps[0], count, own.normed)
+            source = prepare(own.normed.ctypes.data, gate, count, own.quantised.ctypes.data)
             ready = True
         first, last = share_of(gate, item)
         gates, ups = own.tile[0].ctypes.data, own.tile[1].ctypes.data
         for group in range(first, last):
-            dot_group(own, source, gate, group, columns, own.tile[0])
-            dot_group(own, source, up, group, columns, own.tile[1])
-            silu_multiply(gates, ups, gates, columns * GROUP)
+            dot_group(source, gate, group, count, gates)
+            dot_group(source, up, group, count, ups)
+            silu_multiply(gates, ups, gates, count * GROUP)
             start, rows = rows_of(gate, group)
             for t in range(count):
                 for r in range(rows):
@@ -240,29 +237,29 @@ def gate_up_stage(s: Shared, own: Own, sequence: int, layer: int, count: int) ->
         complete(s.words, sequence, gate[ITEMS])
 
 
-@njit(error_model="numpy")
+@part
 def down_stage(s: Shared, own: Own, sequence: int, layer: int, count: int) -> int:
     """The MLP's down projection, added to the residual."""
     matrix = s.plan[layer * LAYER_MATRICES + M_DOWN]
     return _residual_stage(s, own, sequence, matrix, s.activated, count, DOWN, layer)
 
 
-@njit(error_model="numpy")
+@part
 def _residual_stage(
     s: Shared, own: Own, sequence: int, matrix: np.ndarray, source: np.ndarray, count: int,
     stage: int, layer: int,
 ) -> int:  # fmt: skip
-    ready, address, columns = False, 0, columns_for(count)
+    ready, address = False, 0
     while True:
         item = next_item(s.words, sequence, matrix[ITEMS], stage, layer)
         if item < 0:
             return sequence + 1
         if not ready:
-            address = prepare(own, source.ctypes.data, matrix, columns)
+            address = prepare(source.ctypes.data, matrix, count, own.quantised.ctypes.data)
             ready = True
         first, last = share_of(matrix, item)
         for group in range(first, last):
-            dot_group(own, address, matrix, group, columns, own.tile[0])
+            dot_group(address, matrix, group, count, own.tile.ctypes.data)
             start, rows = rows_of(matrix, group)
             for t in range(count):
                 for r in range(rows):

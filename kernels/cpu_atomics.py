@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-import kernels.cpu_host  # noqa: F401 - before anything is compiled
+from kernels.cpu_host import kernel
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _WORD = ir.PointerType(_I64)
@@ -100,7 +100,7 @@ def _two_words(typing: Any) -> Any:
     return types.CPointer(types.int64)(), emit
 
 
-@njit
+@kernel
 def now_ns(clock: int) -> int:
     """Nanoseconds of POSIX clock number `clock` (`time.CLOCK_MONOTONIC` of this system)."""
     spec = _two_words()

@@ -20,11 +20,11 @@ from numba import types
 from numba.extending import intrinsic
 
 from kernels.cpu_emit import F16, F32, F32_BYTES, I8, I16, I32, I64, Emitter, target_features
-from kernels.cpu_vector import BASE, DIGITS, GROUP, QUANT, WIDTHS
+from kernels.cpu_vector import BASE, BIAS, DIGITS, GROUP, QUANT, SCALE_BYTES, WIDTHS
 
 _LINE_BYTES = 64
 _STEP = 4  # columns of one integer dot product
-_SCALE_BYTES = 2 * GROUP  # float16 of every row, for one block
+_HEADER_BYTES = 2 * GROUP  # float16 of every row, for one block
 _i64 = types.int64
 
 
@@ -46,12 +46,12 @@ class _Dot:
         )
         self.sdot = e.lanes == 4 and "dotprod" in e.features
 
-    def begin(self, total: Any) -> Any:
-        """An accumulator for one block; `total` is the int32 sum of the activations."""
+    def begin(self, bias: Any) -> Any:
+        """An accumulator for one block; at `bias` is what to begin with if bytes are biased."""
         if self.pairs and self.nibbles:
             return self.e.constant(self.shorts, 0)
-        if self.vnni and not self.nibbles:  # the bytes will be biased by 128: take it back here
-            return self.e.splat(self.e.builder.mul(total, I32(-128)), self.e.lanes)
+        if self.vnni and not self.nibbles:
+            return self.e.splat(self.e.load(bias, I32, align=4), self.e.lanes)
         return self.e.constant(self.e.i32s, 0)
 
     def step(self, accumulator: Any, w: Any, a: Any) -> Any:
@@ -74,7 +74,7 @@ class _Dot:
     def _vnni(self, accumulator: Any, w: Any, a: Any) -> Any:
         b, ints = self.e.builder, self.e.i32s
         if not self.nibbles:  # the instruction takes the first factor unsigned
-            w = b.xor(w, self.e.constant(self.bytes, 0x80))
+            w = b.xor(w, self.e.constant(self.bytes, BIAS))
         name = f"llvm.x86.avx512.vpdpbusd.{32 * self.e.lanes}"
         return self.e.call(name, ints, (accumulator, b.bitcast(w, ints), b.bitcast(a, ints)))
 
@@ -111,19 +111,14 @@ class GroupDot:
     def __init__(self, e: Emitter, nibbles: bool, minimums: bool, columns: int) -> None:
         self.e, self.nibbles, self.minimums, self.columns = e, nibbles, minimums, columns
         self.dot = _Dot(e, nibbles)
-        self.at_once = (
-            e.registers // 4
-        )  # columns: each takes a register a digit, and one for its sum
         self.block_bytes = GROUP * QUANT // 2 if nibbles else GROUP * QUANT
 
-    def emit(
-        self, w: Any, blocks: Any, quants: Any, scales: Any, totals: Any, out: Any, out_step: Any
-    ) -> None:
+    def emit(self, w: Any, blocks: Any, quants: Any, scales: Any, out: Any, out_step: Any) -> None:
         """The whole kernel; arguments as in `_make_dot_group`."""
         e, b = self.e, self.e.builder
         w_scales = e.at(w, blocks, self.block_bytes)
-        w_minimums = e.at(w_scales, blocks, _SCALE_BYTES) if self.minimums else w_scales
-        group_bytes = b.sub(e.at(w_minimums, blocks, _SCALE_BYTES), w)
+        w_minimums = e.at(w_scales, blocks, _HEADER_BYTES) if self.minimums else w_scales
+        group_bytes = b.sub(e.at(w_minimums, blocks, _HEADER_BYTES), w)
         for part in range(GROUP // e.lanes):  # as many rows as there are lanes
             slots = [e.variable(e.constant(e.f32s, 0.0)) for _ in range(self.columns)]
             with e.loop(blocks) as block:
@@ -131,7 +126,7 @@ class GroupDot:
                 if part == 0:
                     self._prefetch(w, (w_scales, w_minimums), block, group_bytes)
                 place = e.at(e.at(w, block, self.block_bytes), 4 * e.lanes * part)
-                sizes = ((quants, DIGITS * QUANT), (scales, 4), (totals, DIGITS * 4))
+                sizes = ((quants, DIGITS * QUANT), (scales, SCALE_BYTES))
                 inputs = [e.at(base, block, size * self.columns) for base, size in sizes]
                 self._add_block(place, header, inputs, slots)
             for t, slot in enumerate(slots):
@@ -147,49 +142,42 @@ class GroupDot:
         for line in range(0, self.block_bytes, _LINE_BYTES):
             e.prefetch(e.at(quants, line))
         for base in dict.fromkeys(headers):
-            e.prefetch(e.at(e.at(base, block, _SCALE_BYTES), ahead))
+            e.prefetch(e.at(e.at(base, block, _HEADER_BYTES), ahead))
 
     def _header(self, base: Any, block: Any, part: int) -> Any:
         """Scales or minimums of one block, as floats."""
-        place = self.e.at(self.e.at(base, block, _SCALE_BYTES), 2 * self.e.lanes * part)
+        place = self.e.at(self.e.at(base, block, _HEADER_BYTES), 2 * self.e.lanes * part)
         halves = self.e.load(place, ir.VectorType(F16, self.e.lanes), align=2)
         return self.e.builder.fpext(halves, self.e.f32s)
 
     def _add_block(self, place: Any, header: list[Any], inputs: list[Any], slots: Any) -> None:
         """Add one block's share: scale * (integer dot * a_scale) + minimum * a_sum."""
         e, b = self.e, self.e.builder
-        quants, scales, totals = inputs
+        quants, scales = inputs
         scale, minimum = header
         if self.nibbles and not self.minimums:
             minimum = b.fmul(scale, e.constant(e.f32s, -8.0))
-        cells = [(t, digit) for t in range(self.columns) for digit in range(DIGITS)]
-        a_totals = {
-            (t, digit): e.load(e.at(totals, 4 * (DIGITS * t + digit)), I32, align=4)
-            for t, digit in cells
-        }
-        found: dict[Any, Any] = {}
-        for first in range(0, self.columns, self.at_once):  # what the registers hold
-            some = {
-                cell: total for cell, total in a_totals.items()
-                if first <= cell[0] < first + self.at_once
-            }  # fmt: skip
-            found |= self._integer_sums(place, quants, some)
+        found = self._integer_sums(place, quants, scales)
         for t, slot in enumerate(slots):
-            a_scale = e.load(e.at(scales, 4 * t), F32, align=4)
+            a_scale, a_sum = (
+                e.splat(e.load(e.at(scales, SCALE_BYTES * t + at), F32, align=4), e.lanes)
+                for at in (0, 4)
+            )
             high, low = (b.sitofp(found[t, digit], e.f32s) for digit in range(DIGITS))
             value = e.fma(high, e.constant(e.f32s, float(BASE)), low)
-            value = b.fmul(value, e.splat(a_scale, e.lanes))
-            total = e.fma(value, scale, e.get(slot, e.f32s))
+            total = e.fma(b.fmul(value, a_scale), scale, e.get(slot, e.f32s))
             if self.nibbles:
-                whole = b.add(b.mul(a_totals[t, 0], I32(BASE)), a_totals[t, 1])
-                a_sum = b.fmul(b.sitofp(whole, F32), a_scale)
-                total = e.fma(minimum, e.splat(a_sum, e.lanes), total)
+                total = e.fma(minimum, a_sum, total)
             e.set(slot, total)
 
-    def _integer_sums(self, place: Any, quants: Any, a_totals: dict[Any, Any]) -> dict[Any, Any]:
+    def _integer_sums(self, place: Any, quants: Any, scales: Any) -> dict[tuple[int, int], Any]:
         """int32 dot products of one block, for each (column of activations, digit)."""
         e, b, dot = self.e, self.e.builder, self.dot
-        found = {cell: dot.begin(total) for cell, total in a_totals.items()}
+        found = {
+            (t, digit): dot.begin(e.at(scales, SCALE_BYTES * t + 8 + 4 * digit))
+            for t in range(self.columns)
+            for digit in range(DIGITS)
+        }
         for register in range(self.block_bytes // (4 * GROUP)):
             raw = e.load(e.at(place, register, 4 * GROUP), dot.bytes)
             for first, values in self._columns(register, raw):
@@ -209,11 +197,10 @@ class GroupDot:
 
 
 def _make_dot_group(nibbles: bool, minimums: bool, columns: int) -> Any:
-    """dot(w, blocks, quants, scales, totals, out, out_step): out[t, r] for the 16 rows of a group.
+    """dot(w, blocks, quants, scales, out, out_step): out[t, r] for the 16 rows of a group.
 
     w: a group in the layout of `cpu_pack`. Activations as `quantise_block` makes them: quants int8
-    [blocks, columns, 2 digits, 32], scales float32 [blocks, columns], totals int32 [blocks,
-    columns, 2 digits].
+    [blocks, columns, 2 digits, 32], scales [blocks, columns, `SCALE_BYTES`].
     out: float32, row t begins at out + 4 * t * out_step. Twin: `block_linear`.
     """
 
@@ -224,7 +211,6 @@ def _make_dot_group(nibbles: bool, minimums: bool, columns: int) -> Any:
         blocks: Any,
         quants: Any,
         scales: Any,
-        totals: Any,
         out: Any,
         out_step: Any,
     ) -> Any:
@@ -233,7 +219,7 @@ def _make_dot_group(nibbles: bool, minimums: bool, columns: int) -> Any:
             GroupDot(e, nibbles, minimums, columns).emit(*args)
             return context.get_dummy_value()
 
-        return types.void(_i64, _i64, _i64, _i64, _i64, _i64, _i64), emit
+        return types.void(_i64, _i64, _i64, _i64, _i64, _i64), emit
 
     return dot_group
 

@@ -98,6 +98,14 @@ class Emitter:
         with cgutils.for_range(self.builder, count, start=start, intp=I64) as loop:
             yield loop.index
 
+    def each(self, n: Any, body: Callable[[Any, Any], None]) -> None:
+        """body(index, kind) over `n` values: whole vectors, and then one by one."""
+        whole = self.builder.mul(self.builder.sdiv(n, I64(self.lanes)), I64(self.lanes))
+        with self.loop(self.builder.sdiv(n, I64(self.lanes))) as step:
+            body(self.builder.mul(step, I64(self.lanes)), self.f32s)
+        with self.loop(n, whole) as index:
+            body(index, F32)
+
     def split_rows(self, rows: Any, at_once: int, body: Callable[[Any, int], None]) -> None:
         """body(first row, how many) over `rows`, `at_once` at a time and then one by one."""
         whole = self.builder.sdiv(rows, I64(at_once))
@@ -118,6 +126,23 @@ class Emitter:
         first = self.builder.insert_element(single, scalar, I32(0))
         mask = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
         return self.builder.shuffle_vector(first, single, mask)
+
+    def fill(self, scalar: Any, kind: Any) -> Any:
+        """`scalar` as a `kind` (its own or a vector of it)."""
+        return self.splat(scalar, kind.count) if isinstance(kind, ir.VectorType) else scalar
+
+    def narrow(self, value: Any) -> Any:
+        """A float or a vector of them as bfloat16's bits: to nearest even, and NaN stays NaN."""
+        b, vector = self.builder, isinstance(value.type, ir.VectorType)
+        ints, shorts = (
+            ir.VectorType(kind, value.type.count) if vector else kind for kind in (I32, I16)
+        )
+        bits = b.bitcast(value, ints)
+        odd = b.and_(b.lshr(bits, self.constant(ints, 16)), self.constant(ints, 1))
+        rounded = b.add(bits, b.add(odd, self.constant(ints, 0x7FFF)))
+        nan = b.fcmp_unordered("uno", value, value)
+        rounded = b.select(nan, self.constant(ints, 0x7FC0 << 16), rounded)
+        return b.trunc(b.lshr(rounded, self.constant(ints, 16)), shorts)
 
     def call(
         self, name: str, result: Any, operands: Sequence[Any], flags: tuple[str, ...] = ()
@@ -164,12 +189,13 @@ class Emitter:
         """Store the sum of each variable of vectors[t], one after another, from places[t] on."""
         rows = len(vectors[0])
         at_once = max(1, self.lanes // rows)
-        if len(vectors) % at_once:
-            at_once = len(vectors) if len(vectors) in (1, 2, 4) else 1
         for first in range(0, len(vectors), at_once):
-            some = [slot for column in vectors[first : first + at_once] for slot in column]
-            found = self.sums([self.get(slot, self.f32s) for slot in some])
-            for i in range(at_once):
+            some = list(vectors[first : first + at_once])
+            count = len(some)
+            while len(some) & (len(some) - 1):  # as many as `sums` takes
+                some.append(some[-1])
+            found = self.sums([self.get(slot, self.f32s) for column in some for slot in column])
+            for i in range(count):
                 kind = ir.VectorType(I32, rows)
                 mask = ir.Constant(kind, list(range(i * rows, (i + 1) * rows)))
                 part = self.builder.shuffle_vector(found, found, mask)

@@ -13,7 +13,6 @@ one decode step. Which thread computes an item changes no result.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from engine import mailbox as mb
 from kernels.cpu_atomics import (
@@ -26,6 +25,7 @@ from kernels.cpu_atomics import (
     store_release,
     usleep,
 )
+from kernels.cpu_host import kernel
 from kernels.cpu_notify import notify
 
 Words = np.ndarray  # engine.mailbox.Mailbox.words
@@ -37,13 +37,13 @@ _SLEEP_AFTER_NS = 200_000
 _SLEEP_US = 50
 
 
-@njit
+@kernel
 def word(words: Words, index: int) -> int:
     """The address of word `index`."""
     return words.ctypes.data + 8 * index
 
 
-@njit
+@kernel
 def next_item(words: Words, sequence: int, items: int, stage: int, layer: int) -> int:
     """An item of stage number `sequence` to work on, or -1 when the stage is over.
 
@@ -62,7 +62,7 @@ def next_item(words: Words, sequence: int, items: int, stage: int, layer: int) -
             return item
 
 
-@njit
+@kernel
 def complete(words: Words, sequence: int, items: int) -> None:
     """Hand in an item; the last one opens the next stage."""
     if fetch_add(word(words, mb.DONE), 1) + 1 == items:
@@ -71,14 +71,14 @@ def complete(words: Words, sequence: int, items: int) -> None:
         compare_swap(word(words, mb.STATE), closed, (sequence + 1) << ITEM_BITS)
 
 
-@njit
+@kernel
 def ended(words: Words, sequence: int) -> bool:
     """Whether the run is over for a thread that has passed every stage before `sequence`."""
     end = load_acquire(word(words, mb.END))
     return (end != 0 and sequence > end) or load_acquire(word(words, mb.STATE)) == ABORTED
 
 
-@njit
+@kernel
 def _wait(words: Words, sequence: int, stage: int, layer: int) -> None:
     state = word(words, mb.STATE)
     spins, start = 0, 0
@@ -99,7 +99,7 @@ def _wait(words: Words, sequence: int, stage: int, layer: int) -> None:
             sched_yield()
 
 
-@njit
+@kernel
 def _fault(words: Words, stage: int, layer: int) -> None:
     """End the run everywhere and say where it hung. The first thread to get here speaks."""
     token = load_acquire(word(words, mb.PUBLISHED))

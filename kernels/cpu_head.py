@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from engine import mailbox as mb
 from kernels import cpu_sampling as sampling
 from kernels.cpu_atomics import load_acquire, now_ns, store_release
 from kernels.cpu_exchange import complete, next_item, word
-from kernels.cpu_layers import columns_for, dot_group, normalise, prepare, rows_of, share_of
+from kernels.cpu_host import part
+from kernels.cpu_layers import dot_group, normalise, prepare, rows_of, share_of
 from kernels.cpu_notify import notify
 from kernels.cpu_speculation import pace_saw, pace_took
 from kernels.cpu_state import BEGAN_NS, DRAFTED, ITEMS, VOCAB, Own, Shared
-from kernels.cpu_vector import GROUP, exp_sum, largest
+from kernels.cpu_vector import GROUP, exp_sum, first_equal, largest
 from kernels.stages import HEAD, SAMPLE
 
 
-@njit(error_model="numpy")
+@part
 def head_stage(s: Shared, own: Own, sequence: int, count: int, known: int, position: int) -> int:
     """Final RMSNorm, and logits after the last of the `known` tokens of a pass of `count` and
     after each of the draft behind it; and each item's part in sampling.
     """
     matrix, sampled = s.plan[-2], count - known + 1
-    ready, source, columns = False, 0, columns_for(sampled)
+    ready, source = False, 0
     while True:
         item = next_item(s.words, sequence, matrix[ITEMS], HEAD, 0)
         if item < 0:
             return sequence + 1
         if not ready:
-            normalise(s.x[known - 1 :], s.norms[-1], s.eps[0], columns, own.normed)
-            source = prepare(own, own.normed.ctypes.data, matrix, columns)
+            normalise(s.x[known - 1 :], s.norms[-1], s.eps[0], sampled, own.normed)
+            source = prepare(own.normed.ctypes.data, matrix, sampled, own.quantised.ctypes.data)
             ready = True
         first, last = share_of(matrix, item)
         for group in range(first, last):
-            dot_group(own, source, matrix, group, columns, own.tile[0])
+            dot_group(source, matrix, group, sampled, own.tile.ctypes.data)
             start, rows = rows_of(matrix, group)
             for t in range(sampled):
                 for r in range(GROUP):
@@ -45,7 +45,7 @@ def head_stage(s: Shared, own: Own, sequence: int, count: int, known: int, posit
         complete(s.words, sequence, matrix[ITEMS])
 
 
-@njit(error_model="numpy")
+@part
 def summarise(
     s: Shared, own: Own, column: int, item: int, first: int, last: int, position: int
 ) -> None:
@@ -60,7 +60,7 @@ def summarise(
     penalty = np.float32(s.numbers[mb.REPETITION_PENALTY])
     if temperature == 0 and penalty == one:
         part[sampling.BEST] = top
-        part[sampling.BEST_ID] = sampling.first_equal(logits, top, first, last)
+        part[sampling.BEST_ID] = first + first_equal(logits_at, size, top)
         return
     last = min(last, s.shape[VOCAB])
     sampling.make_scores(logits, scores, s.seen, column, penalty, temperature, first, last)
@@ -69,7 +69,7 @@ def summarise(
     best = largest(scores_at, size)
     part[sampling.BEST] = best
     if temperature == 0:
-        part[sampling.BEST_ID] = sampling.first_equal(scores, best, first, last)
+        part[sampling.BEST_ID] = first + first_equal(scores_at, size, best)
     elif _filtered(s):
         values_at = s.values[first:].ctypes.data
         part[sampling.SCORE_SUM] = exp_sum(scores_at, values_at, size, one, best)
@@ -78,7 +78,7 @@ def summarise(
         part[sampling.BEST], part[sampling.BEST_ID] = best, token
 
 
-@njit(error_model="numpy")
+@part
 def sample_stage(s: Shared, own: Own, sequence: int, count: int, known: int, position: int) -> int:
     """Choose the tokens that follow, up to the first that the draft has wrong, publish them, and
     settle whether the reply goes on. Tokens of one pass share its moment.
@@ -114,7 +114,7 @@ def sample_stage(s: Shared, own: Own, sequence: int, count: int, known: int, pos
     return sequence + 1
 
 
-@njit(error_model="numpy")
+@part
 def choose(s: Shared, own: Own, column: int, position: int) -> tuple[int, float]:
     """(token, log-probability) that a column's logits give for `position`."""
     w, partials, items = s.words, s.partials[column], s.plan[-2, ITEMS]
@@ -128,7 +128,7 @@ def choose(s: Shared, own: Own, column: int, position: int) -> tuple[int, float]
     return token, s.logits[column, token] - sampling.combine_logsumexp(partials, items)
 
 
-@njit(error_model="numpy")
+@part
 def put(s: Shared, count: int, token: int, logprob: float, moment: int, position: int) -> None:
     """Token number `count`, for `position`, into the ring and the context."""
     s.slots[count, mb.SLOT_ID] = token
@@ -138,7 +138,7 @@ def put(s: Shared, count: int, token: int, logprob: float, moment: int, position
     s.seen[token] = 1
 
 
-@njit(error_model="numpy")
+@part
 def end_after(s: Shared, token: int, count: int, position: int, more: bool) -> int:
     """Why the reply ends with `token`, its `count`-th, at `position`; RUNNING if it does not.
 
@@ -158,7 +158,7 @@ def end_after(s: Shared, token: int, count: int, position: int, more: bool) -> i
     return mb.RUNNING
 
 
-@njit(error_model="numpy")
+@part
 def account(s: Shared, drafted: int, kept: int, rejected: bool, guessed: bool) -> None:
     """Count a pass and tell the pace; as `engine.drafted_run.DraftedRun` does.
 
@@ -175,7 +175,7 @@ def account(s: Shared, drafted: int, kept: int, rejected: bool, guessed: bool) -
         pace_saw(s.pace, 1 if guessed else 0, not guessed)
 
 
-@njit(error_model="numpy")
+@part
 def mark_draft(s: Shared, first: int, last: int) -> None:
     """Mark the draft at positions first .. last - 1 as seen by the columns that it is fed to."""
     for position in range(first, last):
@@ -184,7 +184,7 @@ def mark_draft(s: Shared, first: int, last: int) -> None:
             s.seen[token] = 2 + position - first  # 1 and the column: the first draft's is 1
 
 
-@njit(error_model="numpy")
+@part
 def unmark_draft(s: Shared, first: int, last: int) -> None:
     """Forget the marks of what is left of a draft at positions first .. last - 1: it was wrong."""
     for position in range(first, last):
@@ -193,13 +193,13 @@ def unmark_draft(s: Shared, first: int, last: int) -> None:
             s.seen[token] = 0
 
 
-@njit(error_model="numpy")
+@part
 def finish(s: Shared, sequence: int, reason: int, tokens: int) -> None:
     """End the run of `tokens` tokens: every thread leaves after stage number `sequence`."""
     store_release(word(s.words, mb.END), sequence)
     store_release(word(s.words, mb.FINISH), tokens << 8 | reason)  # as mailbox.pack_finish
 
 
-@njit(error_model="numpy")
+@part
 def _filtered(s: Shared) -> bool:
     return s.words[mb.TOP_K] > 0 or s.numbers[mb.TOP_P] < 1 or s.numbers[mb.MIN_P] > 0

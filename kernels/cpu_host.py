@@ -2,7 +2,7 @@
 
 LLVM does not list it for processors that run Linux, and without its name in the list of features
 no code may use it. The list is read when numba compiles its first function, so every module that
-compiles anything imports this one before.
+compiles anything has `kernel` from here.
 """
 
 from __future__ import annotations
@@ -47,3 +47,10 @@ def _declare_dot_product() -> None:
 
 
 _declare_dot_product()
+
+# Compiled code of the engine. It owns no array and makes none, so none is counted: counts are words
+# that all threads share, and each call would write every array's twice.
+_OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
+kernel = numba.njit(forceinline=False, **_OPTIONS)  # said: left open, it is as for the caller
+# The same, compiled into its caller: what takes all shared arrays would be called with 200 words.
+part = numba.njit(forceinline=True, **_OPTIONS)

@@ -8,7 +8,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from kernels.cpu_emit import F16, F32, I8, I16, I32, Emitter, target_features
+from kernels.cpu_emit import F16, F32, I8, Emitter, target_features
 
 
 def _make_read(kind: Any, result: Any, signature_type: Any) -> Any:
@@ -40,30 +40,3 @@ def _make_read_float(bf16: bool) -> Any:
 
 
 read_bf16, read_f32 = _make_read_float(True), _make_read_float(False)
-
-
-@intrinsic
-def write_f32(typing: Any, value: Any, address: Any) -> Any:
-    """Store a float32 at `address`."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        Emitter(builder, target_features(context)).store(args[0], args[1], align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.float32, types.int64), emit
-
-
-@intrinsic
-def narrow_bf16(typing: Any, value: Any, address: Any) -> Any:
-    """Store a float32 at `address` as bfloat16, rounded to nearest even; NaN stays NaN."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        e, b = Emitter(builder, target_features(context)), builder
-        bits = b.bitcast(args[0], I32)
-        odd = b.and_(b.lshr(bits, I32(16)), I32(1))
-        rounded = b.lshr(b.add(bits, b.add(odd, I32(0x7FFF))), I32(16))
-        quiet = b.select(b.fcmp_unordered("uno", args[0], args[0]), I32(0x7FC0), rounded)
-        e.store(b.trunc(quiet, I16), args[1], align=2)
-        return context.get_dummy_value()
-
-    return types.void(types.float32, types.int64), emit

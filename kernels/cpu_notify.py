@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from engine import mailbox as mb
 from kernels.cpu_atomics import load_acquire, pause, posix_read, posix_write, usleep
+from kernels.cpu_host import kernel
 
 _IDLE_SPINS = 2_000  # about 50 us: a conversation's next run seldom comes sooner
 _RETRY_US = 1_000
 
 
-@njit
+@kernel
 def notify(words: np.ndarray) -> None:
     """Wake the host. A full pipe is no fault: the host has bytes to wake up from."""
     posix_write(words[mb.TOKEN_FD], words.ctypes.data, 1)  # which byte does not matter
 
 
-@njit
+@kernel
 def await_doorbell(words: np.ndarray, buffer: np.ndarray, last: int, wake_fd: int) -> int:
     """The number of a run later than `last`, or -1 when the engine shuts down.
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
-import kernels.cpu_host  # noqa: F401 - before anything is compiled
+from kernels.cpu_host import kernel
 
 # What an item of the LM head leaves behind, float64
 LOGIT_MAX, LOGIT_SUM, BEST, BEST_ID, SCORE_SUM = range(5)
@@ -29,7 +28,7 @@ _LARGEST_NOISE = 22.9  # of the smallest uniform, 2**-33
 _FIRST_WIDTH, _WIDEN = 8.0, 4.0  # how far below the best score candidates are gathered
 
 
-@njit
+@kernel
 def philox(block: int, position: int, seed: int, out: np.ndarray) -> None:
     """Four 32-bit words of Philox4x32-10 for counter (block, position, 0, 0) into uint64 [4]."""
     c0, c1 = np.uint64(block), np.uint64(position)
@@ -47,20 +46,20 @@ def philox(block: int, position: int, seed: int, out: np.ndarray) -> None:
     out[0], out[1], out[2], out[3] = c0, c1, c2, c3
 
 
-@njit
+@kernel
 def uniform_of(word: int) -> np.float32:
     """A uniform in (0, 1) from a 32-bit word, rounded as `engine.sampling.gumbel_noise` does."""
     value = (np.float32(word) + np.float32(0.5)) * np.float32(2.0**-32)
     return min(value, _BELOW_ONE)
 
 
-@njit
+@kernel
 def gumbel_of(uniform: np.float32) -> np.float32:
     """Standard Gumbel noise of a uniform."""
     return -np.log(-np.log1p(-uniform))
 
 
-@njit
+@kernel
 def make_scores(
     logits: np.ndarray,  # float32 [vocab]
     scores: np.ndarray,  # float32 [vocab], written
@@ -83,16 +82,7 @@ def make_scores(
         scores[token] = (penalised if 0 < seen[token] <= 1 + column else value) / divisor
 
 
-@njit
-def first_equal(scores: np.ndarray, value: np.float32, first: int, last: int) -> int:
-    """The first token of first .. last - 1 whose score is `value`; `first` if none is."""
-    for token in range(first, last):
-        if scores[token] == value:
-            return token
-    return first
-
-
-@njit
+@kernel
 def noisiest(
     scores: np.ndarray, seed: int, position: int, first: int, last: int, words: np.ndarray
 ) -> tuple[np.float32, int]:
@@ -115,7 +105,7 @@ def noisiest(
     return best, chosen
 
 
-@njit
+@kernel
 def combine_logsumexp(partials: np.ndarray, items: int) -> float:
     """The logsumexp of all logits, from the items' maxima and sums."""
     top = partials[0, LOGIT_MAX]
@@ -127,7 +117,7 @@ def combine_logsumexp(partials: np.ndarray, items: int) -> float:
     return top + math.log(total)
 
 
-@njit
+@kernel
 def combine_best(partials: np.ndarray, items: int) -> int:
     """The token of the best item; the lowest one where items tie."""
     chosen = 0
@@ -137,7 +127,7 @@ def combine_best(partials: np.ndarray, items: int) -> int:
     return int(partials[chosen, BEST_ID])
 
 
-@njit
+@kernel
 def choose_filtered(
     scores: np.ndarray,  # float32 [vocab]
     vocab: int,
@@ -184,7 +174,7 @@ def choose_filtered(
     return chosen
 
 
-@njit
+@kernel
 def _gather(
     scores: np.ndarray, vocab: int, top: np.float32, mass: float, top_k: int, top_p: float,
     min_p: float, values: np.ndarray, ids: np.ndarray,
@@ -213,7 +203,7 @@ def _gather(
         width = width * _WIDEN if width < 1e3 else 1e31
 
 
-@njit
+@kernel
 def _mass(values: np.ndarray, count: int, lowest: np.float32, top: np.float32) -> float:
     """Sum of exp(value - top) over the values that are at least `lowest`."""
     total = 0.0
@@ -223,7 +213,7 @@ def _mass(values: np.ndarray, count: int, lowest: np.float32, top: np.float32) -
     return total
 
 
-@njit
+@kernel
 def _threshold(
     values: np.ndarray, count: int, lowest: np.float32, top: np.float32, target: float,
     weighted: bool, work: np.ndarray,

@@ -7,10 +7,9 @@ is steered by the host do the same.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-import kernels.cpu_host  # noqa: F401 - before anything is compiled
 from engine import speculation
+from kernels.cpu_host import kernel
 
 # `Shared.pace`, float64: how often a drafted token was right, and what a pass of each width cost
 ACCEPTANCE = 0  # COST of width w is at index w
@@ -23,7 +22,7 @@ _FIRST_ACCEPTANCE = speculation.FIRST_ACCEPTANCE
 _FIRST_COST_OF_A_COLUMN = speculation.FIRST_COST_OF_A_COLUMN
 
 
-@njit(error_model="numpy")
+@kernel
 def look_up(context: np.ndarray, end: int, count: int) -> int:
     """Draft up to `count` tokens after context[:end], in their places behind it; how many."""
     best, found = _SHORTEST - 1, 0
@@ -44,7 +43,7 @@ def look_up(context: np.ndarray, end: int, count: int) -> int:
     return count
 
 
-@njit(error_model="numpy")
+@kernel
 def pace_new_reply(pace: np.ndarray) -> None:
     """See `Pace.new_reply`."""
     pace[ACCEPTANCE] = _FIRST_ACCEPTANCE
@@ -54,7 +53,7 @@ def pace_new_reply(pace: np.ndarray) -> None:
             pace[width] += _RATE * (guess - pace[width])
 
 
-@njit(error_model="numpy")
+@kernel
 def pace_width(pace: np.ndarray, drafted: int, widest: int) -> int:
     """See `Pace.width`."""
     best, most = 1, _WORTH_IT / _cost_of(pace, 1)
@@ -68,7 +67,7 @@ def pace_width(pace: np.ndarray, drafted: int, widest: int) -> int:
     return best
 
 
-@njit(error_model="numpy")
+@kernel
 def pace_saw(pace: np.ndarray, accepted: int, rejected: bool) -> None:
     """See `Pace.saw`."""
     for _ in range(accepted):
@@ -77,7 +76,7 @@ def pace_saw(pace: np.ndarray, accepted: int, rejected: bool) -> None:
         pace[ACCEPTANCE] -= _RATE * pace[ACCEPTANCE]
 
 
-@njit(error_model="numpy")
+@kernel
 def pace_took(pace: np.ndarray, width: int, cost: float) -> None:
     """See `Pace.took`."""
     known = pace[width]
@@ -87,7 +86,7 @@ def pace_took(pace: np.ndarray, width: int, cost: float) -> None:
     pace[width] = known + _RATE * (cost - known) if known > 0 else cost
 
 
-@njit(error_model="numpy")
+@kernel
 def _cost_of(pace: np.ndarray, width: int) -> float:
     if pace[width] > 0:
         return pace[width]
@@ -95,7 +94,7 @@ def _cost_of(pace: np.ndarray, width: int) -> float:
     return guess if guess > 0 else 1 + _FIRST_COST_OF_A_COLUMN * (width - 1)
 
 
-@njit(error_model="numpy")
+@kernel
 def _guess(pace: np.ndarray, width: int) -> float:
     for nearest in range(width - 1, 0, -1):
         if pace[nearest] > 0:

@@ -65,9 +65,7 @@ class Own(NamedTuple):
     """What each thread has to itself."""
 
     normed: np.ndarray  # float32 [T * widest]: an input, normalised
-    quants: np.ndarray  # int8 [2 * T * widest]: an input, quantised
-    scales: np.ndarray  # float32 [T * widest / 32]
-    totals: np.ndarray  # int32 [2 * T * widest / 32]
+    quantised: np.ndarray  # uint8 [T * widest * 5 / 2]: an input, see cpu_layers.prepare
     tile: np.ndarray  # float32 [2, T, GROUP]: what one group of rows gives
     heads: np.ndarray  # float32 [T, D]: queries, or a key
     weights: np.ndarray  # float32 [T, positions + GROUP]: attention's, of one head

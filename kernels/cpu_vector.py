@@ -27,8 +27,17 @@ from kernels.cpu_emit import (
 GROUP = 16  # rows that every matrix kernel computes together
 DIGITS, BASE = 2, 254  # of a quantised activation; each digit is within -127..127
 _NEAR_ROWS = 64  # rows of values that stay in the nearest cache while all their columns are read
+BIAS = 128  # what makes a signed byte an unsigned one
+# Beside a quantised block of activations: its scale and the sum of its values, float32; then for
+# each digit, int32, -`BIAS` times its sum: where a product with biased bytes begins.
+SCALE_BYTES = 16
 QUANT = 32  # values that share a scale, in GGUF's block formats as in quantised activations
 _i64, _f32 = types.int64, types.float32
+
+
+def quantised_bytes(values: int) -> int:
+    """What so many activations take, quantised."""
+    return values * DIGITS + -(-values // QUANT) * SCALE_BYTES
 
 
 def _make_dot_rows(bf16: bool, columns: int) -> Any:
@@ -146,7 +155,8 @@ def _make_weighted_sum(bf16: bool, columns: int) -> Any:
     return weighted_sum
 
 
-WIDTHS = (1, 2, 3, 4, 8)  # columns that there are kernels for
+TILE = 4  # columns at once; of more, every four read the rows again, from the nearest cache
+WIDTHS = range(1, TILE + 1)  # columns that there are kernels for
 DOT_ROWS_BF16 = [_make_dot_rows(True, columns) for columns in WIDTHS]
 DOT_ROWS_F32 = [_make_dot_rows(False, columns) for columns in WIDTHS]
 WEIGHTED_SUM_BF16 = [_make_weighted_sum(True, columns) for columns in WIDTHS]
@@ -166,6 +176,33 @@ def largest(typing: Any, address: Any, n: Any) -> Any:
         return e.max(e.get(best, e.f32s))
 
     return _f32(_i64, _i64), emit
+
+
+@intrinsic
+def first_equal(typing: Any, address: Any, n: Any, value: Any) -> Any:
+    """Where among `n` float32 (a multiple of `GROUP`) the first `value` is; 0 if none is."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        e = Emitter(builder, target_features(context))
+        address, n, value = args
+        wanted, far = e.splat(value, e.lanes), e.constant(e.i32s, 0x7FFFFFFF)
+        lanes = ir.Constant(e.i32s, list(range(e.lanes)))
+        best = e.variable(far)
+        with e.loop(builder.sdiv(n, I64(e.lanes))) as step:
+            values = e.load(e.at(address, step, F32_BYTES * e.lanes), e.f32s, align=4)
+            start = builder.trunc(builder.mul(step, I64(e.lanes)), I32)
+            places = builder.add(e.splat(start, e.lanes), lanes)
+            equal = builder.fcmp_ordered("==", values, wanted)
+            places = builder.select(equal, places, far)
+            known = e.get(best, e.i32s)
+            nearer = builder.icmp_signed("<", places, known)
+            e.set(best, builder.select(nearer, places, known))
+        name = f"llvm.vector.reduce.smin.v{e.lanes}i32"
+        found = e.call(name, I32, (e.get(best, e.i32s),))
+        none = builder.icmp_signed("==", found, I32(0x7FFFFFFF))
+        return builder.zext(builder.select(none, I32(0), found), I64)
+
+    return _i64(_i64, _i64, _f32), emit
 
 
 @intrinsic
@@ -208,50 +245,34 @@ def exp_sum(typing: Any, source: Any, target: Any, n: Any, scale: Any, shift: An
 
 
 @intrinsic
-def silu_multiply(typing: Any, gate: Any, up: Any, out: Any, n: Any) -> Any:
-    """out = silu(gate) * up over `n` float32, a multiple of `GROUP`. Twin: `silu_multiply`."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        e = Emitter(builder, target_features(context))
-        gate, up, out, n = args
-        with e.loop(builder.sdiv(n, I64(e.lanes))) as step:
-            g, u = (
-                e.load(e.at(base, step, F32_BYTES * e.lanes), e.f32s, align=4)
-                for base in (gate, up)
-            )
-            bottom = builder.fadd(e.exp(builder.fneg(g)), e.constant(e.f32s, 1.0))
-            value = builder.fmul(builder.fdiv(g, bottom), u)
-            e.store(value, e.at(out, step, F32_BYTES * e.lanes), align=4)
-        return context.get_dummy_value()
-
-    return types.void(_i64, _i64, _i64, _i64), emit
-
-
-@intrinsic
-def quantise_block(typing: Any, x: Any, quants: Any, scale: Any, totals: Any) -> Any:
+def quantise_block(typing: Any, x: Any, quants: Any, scales: Any) -> Any:
     """`QUANT` float32 at `x` as integers of two digits times one scale. Twin: `quantise`.
 
-    quants: int8 [2, QUANT], high digits first; totals: int32 [2], the digits' sums.
+    quants: int8 [2, QUANT], high digits first. scales: `SCALE_BYTES`, see there.
     """
     floats, ints = ir.VectorType(F32, QUANT), ir.VectorType(I32, QUANT)
     highest = float(BASE * 127 + 126)  # with one more the high digit would round to 128
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         e = Emitter(builder, target_features(context))
-        x, quants, scale, totals = args
+        x, quants, scales = args
         values = e.load(x, floats, align=4)
         magnitude = e.max(e.call(f"llvm.fabs.v{QUANT}f32", floats, (values,)))
         zero = builder.fcmp_ordered("==", magnitude, F32(0.0))
         inverse = builder.select(zero, F32(0.0), builder.fdiv(F32(highest), magnitude))
-        e.store(builder.fdiv(magnitude, F32(highest)), scale, align=4)
+        scale = builder.fdiv(magnitude, F32(highest))
         whole = e.nearest(builder.fmul(values, e.splat(inverse, QUANT)))
         high = e.nearest(builder.fmul(whole, e.constant(floats, 1.0 / BASE)))
         low = e.fma(high, e.constant(floats, -float(BASE)), whole)
+        total = I32(0)
         for digit, value in enumerate((high, low)):
             integers = builder.fptosi(value, ints)
             e.store(builder.trunc(integers, ir.VectorType(I8, QUANT)), e.at(quants, digit * QUANT))
-            total = e.call(f"llvm.vector.reduce.add.v{QUANT}i32", I32, (integers,))
-            e.store(total, e.at(totals, 4 * digit), align=4)
+            found = e.call(f"llvm.vector.reduce.add.v{QUANT}i32", I32, (integers,))
+            e.store(builder.mul(found, I32(-BIAS)), e.at(scales, 8 + 4 * digit), align=4)
+            total = builder.add(builder.mul(total, I32(BASE)), found)
+        e.store(scale, scales, align=4)
+        e.store(builder.fmul(builder.sitofp(total, F32), scale), e.at(scales, 4), align=4)
         return context.get_dummy_value()
 
-    return types.void(_i64, _i64, _i64, _i64), emit
+    return types.void(_i64, _i64, _i64), emit

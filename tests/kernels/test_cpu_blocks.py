@@ -13,9 +13,8 @@ from gguf.quants import dequantize, quantize
 from kernels import cpu_layers, cpu_state, reference
 from kernels.cpu_pack import BLOCK_FORMATS, pack
 from kernels.cpu_state import Q4_0, Q4_1, Q8_0
-from kernels.cpu_vector import WIDTHS
 from tests.kernels.close import assert_close
-from tests.kernels.cpu_workspace import matrix_row, multiply, own_of
+from tests.kernels.cpu_workspace import matrix_row, multiply, room_for
 
 FORMATS = {"Q4_0": Q4_0, "Q4_1": Q4_1, "Q8_0": Q8_0}
 
@@ -32,7 +31,7 @@ def blocks_of(kind: str, rows: int, columns: int, seed: int = 0) -> tuple[np.nda
 @pytest.mark.parametrize("columns", [32, 96, 576])
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 40])
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 8])
 def test_dot_products(kind: str, rows: int, columns: int, tokens: int) -> None:
     raw, weight = blocks_of(kind, rows, columns)
     packed = pack(raw, kind, columns)
@@ -52,7 +51,7 @@ def test_results_repeat_bit_for_bit(kind: str) -> None:
     matrix = matrix_row(packed.ctypes.data, FORMATS[kind], 48, 96, packed.shape[1])
     assert torch.equal(multiply(matrix, x), multiply(matrix, x))
     one_by_one = torch.cat([multiply(matrix, row[None].clone()) for row in x])
-    for width in WIDTHS:
+    for width in range(1, cpu_state.CHUNK + 1):
         assert torch.equal(multiply(matrix, x[:width].clone()), one_by_one[:width])
 
 
@@ -90,13 +89,27 @@ def test_packing_keeps_the_size(kind: str) -> None:
 def test_quantised_activations_match_their_twin() -> None:
     x = torch.randn(3, 96, generator=torch.Generator().manual_seed(2)) * 10
     x[1, 32:64] = 0
-    own, matrix = own_of(96), matrix_row(0, cpu_state.Q8_0, 16, 96, 0)
-    cpu_layers.prepare(own, x.data_ptr(), matrix, 3)
-    digits: Any = own.quants[: 2 * 3 * 96].reshape(3, 3, 2, 32).astype(np.int32)  # [block, t, ...]
+    room, matrix = room_for(x), matrix_row(0, cpu_state.Q8_0, 16, 96, 0)
+    cpu_layers.prepare(x.data_ptr(), matrix, 3, room.ctypes.data)
+    quants, kept = room[: 2 * 3 * 96].view(np.int8), room[2 * 3 * 96 :].view(np.float32)
+    digits: Any = quants.reshape(3, 3, 2, 32).astype(np.int32)  # [block, t, ...]
     assert np.abs(digits).max() <= 127
     expected, scales = reference.quantise(x)
-    mine = torch.from_numpy(254 * digits[:, :, 0] + digits[:, :, 1]).transpose(0, 1)
-    assert (mine - expected).abs().max() <= 1  # a half may round either way
-    torch.testing.assert_close(torch.from_numpy(own.scales[:9].reshape(3, 3).T.copy()), scales)
-    totals = own.totals[: 2 * 9].reshape(3, 3, 2)
-    np.testing.assert_array_equal(totals, digits.sum(-1))
+    mine = 254 * digits[:, :, 0] + digits[:, :, 1]
+    off = torch.from_numpy(mine).transpose(0, 1) - expected
+    assert off.abs().max() <= 1  # a half may round either way
+    kept = kept.reshape(3, 3, 4)  # [block, t, ...]
+    torch.testing.assert_close(torch.from_numpy(kept[:, :, 0].T.copy()), scales)
+    np.testing.assert_allclose(kept[:, :, 1], mine.sum(-1) * kept[:, :, 0], rtol=1e-6)
+    np.testing.assert_array_equal(kept[:, :, 2:].copy().view(np.int32), -128 * digits.sum(-1))
+
+
+def test_quantised_columns_lie_four_by_four() -> None:
+    x, matrix = torch.randn(7, 64), matrix_row(0, cpu_state.Q4_1, 16, 64, 0)
+
+    def quants(some: torch.Tensor) -> np.ndarray:
+        room = room_for(some)
+        cpu_layers.prepare(some.data_ptr(), matrix, len(some), room.ctypes.data)
+        return room[: 2 * some.numel()]
+
+    np.testing.assert_array_equal(quants(x), np.concatenate([quants(x[:4]), quants(x[4:])]))

@@ -33,7 +33,7 @@ def choose(
         part[LOGIT_SUM] = np.exp(logits[first:last] - part[LOGIT_MAX]).sum()
         part[BEST] = scores[first:last].max()
         part[SCORE_SUM] = np.exp(scores[first:last] - part[BEST]).sum()
-        part[BEST_ID] = cpu_sampling.first_equal(scores, np.float32(part[BEST]), first, last)
+        part[BEST_ID] = first + scores[first:last].argmax()
         if params.temperature > 0 and not filtered:
             drawn = cpu_sampling.noisiest(scores, seed, position, first, last, words)
             part[BEST], part[BEST_ID] = drawn

@@ -62,7 +62,7 @@ def test_the_dot_product_s_instruction(
 def assembly(triple: str, cpu: str, features: list[str], nibbles: bool) -> str:
     module = ir.Module(name="kernel")
     word = ir.IntType(64)
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [word] * 7), "dot")
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [word] * 6), "dot")
     builder = ir.IRBuilder(function.append_basic_block())
     GroupDot(Emitter(builder, frozenset(features)), nibbles, nibbles, 1).emit(*function.args)
     builder.ret_void()
