@@ -27,7 +27,7 @@ from kernels.grid_barrier import FAULT, HALT, grid_arrive, grid_barrier, grid_wa
 from kernels.resident_stages import attention_stage, history_tiles, threshold_stage
 from kernels.sampling import publish, store_to_host
 from kernels.step_stages import segment_draw
-from kernels.streams import GATED, PROJECT, RESIDUAL, first_tiles, stream
+from kernels.streams import GATED, PROJECT, RESIDUAL, anew, first_tiles, share, stream
 
 _INT_MIN = tl.constexpr(-(2**31))
 # Words of the mailbox, as in engine/mailbox.py; test_decode_step.py holds them together.
@@ -86,7 +86,7 @@ def decode_reply(
     BLOCK_C: tl.constexpr, QKV_ROWS: tl.constexpr, QKV_K: tl.constexpr,
     O_ROWS: tl.constexpr, O_K: tl.constexpr,
     GATE_ROWS: tl.constexpr, GATE_K: tl.constexpr, DOWN_ROWS: tl.constexpr, DOWN_K: tl.constexpr,
-    HEAD_ROWS: tl.constexpr, HEAD_K: tl.constexpr, AHEAD: tl.constexpr, MEANWHILE: tl.constexpr,
+    HEAD_ROWS: tl.constexpr, HEAD_K: tl.constexpr, AHEAD: tl.constexpr, TOGETHER: tl.constexpr,
     SEGMENT: tl.constexpr, BLOCK_SEGMENT: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, BLOCKS: tl.constexpr,
     BLOCK_B: tl.constexpr, DTYPE: tl.constexpr, GRID: tl.constexpr, DEVICE: tl.constexpr,
@@ -117,11 +117,13 @@ def decode_reply(
         # Each program makes x of its own accord, all of them the same: no barrier is needed.
         embed_token(embed_ptr, token, x_ptr, seen_ptr, HIDDEN, BLOCK_H)
         tl.debug_barrier()
+        first, stride, beyond = share(program, QKV, QKV_ROWS, GRID, TOGETHER)
         qkv_tile, qkv_ahead = first_tiles(
-            qkv_w_ptr, program * QKV_ROWS, GRID * QKV_ROWS, QKV, HIDDEN, QKV_ROWS, QKV_K, PROJECT
+            qkv_w_ptr, first, stride, beyond, QKV, HIDDEN, QKV_ROWS, QKV_K, PROJECT
         )
         for layer in range(LAYERS):
-            wide = tl.cast(layer, tl.int64)
+            program = anew(tl.program_id(0), DEVICE)
+            wide = tl.cast(anew(layer, DEVICE), tl.int64)
             qkv_layer_ptr = qkv_w_ptr + wide * QKV * HIDDEN
             o_ptr = o_w_ptr + wide * HIDDEN * Q
             gate_ptr = gate_up_w_ptr + wide * 2 * INTERMEDIATE * HIDDEN
@@ -130,8 +132,9 @@ def decode_reply(
             v_ptr = values_ptr + wide * KV_HEADS * positions * D
 
             # norm + QKV
+            first, stride, beyond = share(program, QKV, QKV_ROWS, GRID, TOGETHER)
             stream(
-                qkv_tile, qkv_ahead, program * QKV_ROWS, GRID * QKV_ROWS, QKV, x_ptr,
+                qkv_tile, qkv_ahead, first, stride, beyond, x_ptr,
                 attn_norm_ptr + layer * HIDDEN, qkv_layer_ptr, qkv_bias_ptr + layer * QKV * BIAS,
                 qkv_ptr, EPS, QKV, HIDDEN, QKV_ROWS, QKV_K, PROJECT, BIAS,
             )  # fmt: skip
@@ -152,26 +155,27 @@ def decode_reply(
                 cos_ptr + position * (D // 2), sin_ptr + position * (D // 2),
                 part_out_ptr, part_max_ptr, part_sum_ptr, attended_ptr,
                 sync_ptr, count * LAYERS + layer + 1, timeout_ns, fault_ptr, place,
-                gate_ptr, INTERMEDIATE, HIDDEN, GATE_ROWS, MEANWHILE,
                 HEADS, KV_HEADS, D, BLOCK_D, BLOCK_G, BLOCK_N, SPLITS, BLOCK_S, BLOCK_C,
                 EPS, QK_NORM, SCALE, GRID, DEVICE,
             )  # fmt: skip
             grid_arrive(sync_ptr, DEVICE)
+            first, stride, beyond = share(program, HIDDEN, O_ROWS, GRID, TOGETHER)
             o_tile, o_ahead = first_tiles(
-                o_ptr, program * O_ROWS, GRID * O_ROWS, HIDDEN, Q, O_ROWS, O_K, RESIDUAL
+                o_ptr, first, stride, beyond, HIDDEN, Q, O_ROWS, O_K, RESIDUAL
             )
             rounds += 1
             grid_wait(sync_ptr, rounds, timeout_ns, fault_ptr, place, GRID, DEVICE)
 
             # output projection + residual
             stream(
-                o_tile, o_ahead, program * O_ROWS, GRID * O_ROWS, HIDDEN, attended_ptr,
+                o_tile, o_ahead, first, stride, beyond, attended_ptr,
                 attended_ptr, o_ptr, attended_ptr, x_ptr, EPS, HIDDEN, Q, O_ROWS, O_K, RESIDUAL,
             )  # fmt: skip
             grid_arrive(sync_ptr, DEVICE)
+            first, stride, beyond = share(program, INTERMEDIATE, PAIRS, GRID, TOGETHER)
             gate_tile, gate_ahead = first_tiles(
-                gate_ptr, program * PAIRS, GRID * PAIRS, INTERMEDIATE, HIDDEN, GATE_ROWS, GATE_K,
-                GATED, AHEAD, DEVICE,
+                gate_ptr, first, stride, beyond, INTERMEDIATE, HIDDEN, GATE_ROWS, GATE_K, GATED,
+                AHEAD, DEVICE,
             )  # fmt: skip
             rounds += 1
             place = place_of(_OUTPUT, layer, count)
@@ -179,14 +183,15 @@ def decode_reply(
 
             # norm + gate/up + SiLU
             stream(
-                gate_tile, gate_ahead, program * PAIRS, GRID * PAIRS, INTERMEDIATE, x_ptr,
+                gate_tile, gate_ahead, first, stride, beyond, x_ptr,
                 mlp_norm_ptr + layer * HIDDEN, gate_ptr, x_ptr, activated_ptr,
                 EPS, INTERMEDIATE, HIDDEN, GATE_ROWS, GATE_K, GATED,
             )  # fmt: skip
             grid_arrive(sync_ptr, DEVICE)
+            first, stride, beyond = share(program, HIDDEN, DOWN_ROWS, GRID, TOGETHER)
             down_tile, down_ahead = first_tiles(
-                down_ptr, program * DOWN_ROWS, GRID * DOWN_ROWS, HIDDEN, INTERMEDIATE, DOWN_ROWS,
-                DOWN_K, RESIDUAL, AHEAD, DEVICE,
+                down_ptr, first, stride, beyond, HIDDEN, INTERMEDIATE, DOWN_ROWS, DOWN_K, RESIDUAL,
+                AHEAD, DEVICE,
             )  # fmt: skip
             rounds += 1
             place = place_of(_GATE_UP, layer, count)
@@ -194,15 +199,15 @@ def decode_reply(
 
             # down projection + residual
             stream(
-                down_tile, down_ahead, program * DOWN_ROWS, GRID * DOWN_ROWS, HIDDEN,
+                down_tile, down_ahead, first, stride, beyond,
                 activated_ptr, activated_ptr, down_ptr, activated_ptr, x_ptr,
                 EPS, HIDDEN, INTERMEDIATE, DOWN_ROWS, DOWN_K, RESIDUAL,
             )  # fmt: skip
             grid_arrive(sync_ptr, DEVICE)
+            first, stride, beyond = share(program, QKV, QKV_ROWS, GRID, TOGETHER)
             qkv_tile, qkv_ahead = first_tiles(
                 qkv_w_ptr + tl.minimum(wide + 1, LAYERS - 1) * QKV * HIDDEN,
-                program * QKV_ROWS, GRID * QKV_ROWS, QKV, HIDDEN, QKV_ROWS, QKV_K, PROJECT,
-                AHEAD, DEVICE,
+                first, stride, beyond, QKV, HIDDEN, QKV_ROWS, QKV_K, PROJECT, AHEAD, DEVICE,
             )  # fmt: skip
             rounds += 1
             place = place_of(_DOWN, layer, count)
@@ -213,10 +218,10 @@ def decode_reply(
             asked = tl.load(box_ptr + STOP, volatile=True) == tl.load(run_ptr + DOORBELL)
             tl.store(sync_ptr + HALT, asked.to(tl.int32))
         begin = program * SEGMENT
-        head_tile, head_ahead = first_tiles(
-            head_w_ptr, begin, HEAD_ROWS, VOCAB, HIDDEN, HEAD_ROWS, HEAD_K, PROJECT
-        )
         beyond = tl.minimum(begin + SEGMENT, VOCAB)
+        head_tile, head_ahead = first_tiles(
+            head_w_ptr, begin, HEAD_ROWS, beyond, VOCAB, HIDDEN, HEAD_ROWS, HEAD_K, PROJECT
+        )
         stream(
             head_tile, head_ahead, begin, HEAD_ROWS, beyond, x_ptr, norm_ptr, head_w_ptr,
             x_ptr, logits_ptr, EPS, VOCAB, HIDDEN, HEAD_ROWS, HEAD_K, PROJECT,

@@ -26,7 +26,7 @@ class Grid:
     warps: int
     tile: int  # weights a program holds at once
     ahead: int = 0  # rounds of tiles asked of L2 before a stage, beyond the two in registers
-    meanwhile: int = 0  # rounds of gate/up asked of L2 during attention
+    together: bool = False  # a program's rows of a matrix lie side by side
 
     @property
     def registers(self) -> int:
@@ -126,8 +126,8 @@ class PersistentKernel(StepKernels):
             "SEGMENT": self.segment, "BLOCK_SEGMENT": power_of_two(self.segment),
             "BLOCK_P": power_of_two(self.heads), "BLOCK": SCORES,
             "CHUNK": _CHUNK, "BLOCKS": self.blocks, "BLOCK_B": power_of_two(self.blocks),
-            "AHEAD": self.grid.ahead, "MEANWHILE": self.grid.meanwhile, "DTYPE": DTYPES[self.model.dtype], "GRID": self.programs,
-            "DEVICE": self.on_gpu,
+            "AHEAD": self.grid.ahead, "TOGETHER": self.grid.together,
+            "DTYPE": DTYPES[self.model.dtype], "GRID": self.programs, "DEVICE": self.on_gpu,
         }  # fmt: skip
 
 
@@ -138,7 +138,9 @@ def tiles_for(config: ModelConfig, programs: int, weights: int) -> Tuning:
         for kind, (rows, columns) in sizes(config).items()
     }
     splits = max(1, min(64, power_of_two(programs // config.kv_heads + 1) // 2))
-    rest: dict[str, Any] = {"splits": splits, "block_n": 32, "attention_warps": 4, "ahead": 0}
+    # Keys and values of a round and of the next take as many registers as tiles of a matrix.
+    block_n = max(16, min(64, 4096 // power_of_two(config.head_dim)))
+    rest: dict[str, Any] = {"splits": splits, "block_n": block_n, "attention_warps": 4, "ahead": 0}
     return Tuning(**chosen, **rest, attention_trigger=EARLY)
 
 

@@ -13,7 +13,6 @@ from kernels.draw_stages import measure_block
 from kernels.grid_barrier import grid_barrier, head_barrier
 from kernels.resident_attention import attention_part, position_tile
 from kernels.sampling import DIGITS, next_low
-from kernels.streams import GATED, ask_ahead
 
 _INT_MIN = tl.constexpr(-(2**31))
 
@@ -41,8 +40,6 @@ def attention_stage(
     qkv_ptr, q_gain_ptr, k_gain_ptr, cos_ptr, sin_ptr,
     part_out_ptr, part_max_ptr, part_sum_ptr, attended_ptr,
     sync_ptr, rounds, timeout_ns, fault_ptr, place,
-    gate_w_ptr, PAIRS: tl.constexpr, HIDDEN: tl.constexpr, GATE_ROWS: tl.constexpr,
-    MEANWHILE: tl.constexpr,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, BLOCK_S: tl.constexpr,
     BLOCK_C: tl.constexpr, EPS: tl.constexpr, QK_NORM: tl.constexpr, SCALE: tl.constexpr,
@@ -54,7 +51,6 @@ def attention_stage(
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
     used = splits_used(history, SPLITS, BLOCK_N)
-    STRIDE: tl.constexpr = GRID * GATE_ROWS // 2
     part = program
     while part < KV_HEADS * SPLITS:
         kv_head = part // SPLITS
@@ -65,11 +61,6 @@ def attention_stage(
                 history, kv_head, part % SPLITS, part_out_ptr + part * GROUP * D,
                 part_max_ptr + part * GROUP, part_sum_ptr + part * GROUP, HEADS, KV_HEADS, D,
                 BLOCK_D, GROUP, BLOCK_G, BLOCK_N, SPLITS, EPS, QK_NORM, SCALE, DEVICE,
-            )  # fmt: skip
-        if MEANWHILE:
-            ask_ahead(
-                gate_w_ptr, program * (GATE_ROWS // 2) + 2 * STRIDE, STRIDE, PAIRS, HIDDEN,
-                GATE_ROWS, GATED, MEANWHILE, DEVICE,
             )  # fmt: skip
         head_barrier(sync_ptr, kv_head, rounds, timeout_ns, fault_ptr, place, SPLITS, DEVICE)
         first = kv_head * SPLITS * GROUP

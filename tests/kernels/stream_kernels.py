@@ -16,7 +16,7 @@ def stream_kernel(
     """One stage, shared out among GRID programs as the persistent kernel does."""
     UNIT: tl.constexpr = ROWS // 2 if KIND == GATED else ROWS
     first, stride = tl.program_id(0) * UNIT, GRID * UNIT
-    tile, upcoming = first_tiles(w_ptr, first, stride, N, K, ROWS, BLOCK_K, KIND)
+    tile, upcoming = first_tiles(w_ptr, first, stride, N, N, K, ROWS, BLOCK_K, KIND)
     stream(
         tile, upcoming, first, stride, N, x_ptr, gain_ptr, w_ptr, bias_ptr, out_ptr,
         EPS, N, K, ROWS, BLOCK_K, KIND, BIAS,

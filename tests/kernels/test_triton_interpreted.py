@@ -18,6 +18,7 @@ import torch
 ROOT = Path(__file__).parents[2]
 FILES = (
     "tests/kernels/test_triton_stages.py",
+    "tests/kernels/test_triton_streams.py",
     "tests/kernels/test_triton_sampling.py",
     "tests/kernels/test_triton_columns.py",
     "tests/kernels/test_triton_drafts.py",

@@ -107,7 +107,7 @@ def check_parts(position: int, dtype: torch.dtype, heads: int, kv_heads: int, d:
     attended = (out * weight[..., None]).sum(1) / (total * weight).sum(1)[..., None]
     q, k, v = qkv.view(-1, d).split((heads, kv_heads, kv_heads))
     q, k = (reference.rope(t[None], cos[None], sin[None])[0] for t in (q, k))
-    limit = LIMIT if dtype is torch.float32 else 4e-3
+    limit = LIMIT if dtype is torch.float32 else 1e-2
     assert_close("key appended", k, cache[0][:, position], limit)
     assert_close("value appended", v, cache[1][:, position], limit)
     assert cache[0][:, position + 1 :].isnan().all(), "wrote beyond the new position"
@@ -116,4 +116,4 @@ def check_parts(position: int, dtype: torch.dtype, heads: int, kv_heads: int, d:
         for head in range(heads)
     ])  # fmt: skip
     # Queries and weights have twice the cache's digits, so that only sums are rounded.
-    assert_close("attended", expected, attended.flatten(0, 1), 1e-4 if group <= 8 else 1e-4)
+    assert_close("attended", expected, attended.flatten(0, 1), 1e-4)
