@@ -12,9 +12,6 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 using i64 = long long;
 
-#ifndef POLL_NS
-#define POLL_NS 0
-#endif
 #ifndef EPOCHS
 #define EPOCHS 65535  // that the 16 bits of a word can tell apart
 #endif
@@ -203,6 +200,5 @@ __device__ __forceinline__ void take(
                 peek(from[i], got[i]);
                 missing = true;
             }
-        if (POLL_NS > 0 && missing) __nanosleep(POLL_NS);
     } while (missing && !patience.over(bounds, stage));
 }

@@ -129,26 +129,45 @@ __device__ constexpr int padded(int columns) {
     return (columns + SLOT_COLUMNS - 1) / SLOT_COLUMNS * SLOT_COLUMNS;
 }
 
-// A warp's part of the next two slots, taken out of the ring ahead: while a stage waits for its
+#ifndef AHEAD_DEPTH
+#define AHEAD_DEPTH 4
+#endif
+// A warp's part of the next slots, taken out of the ring ahead: while a stage waits for its
 // activations, the ring goes on filling.
 struct Ahead {
-    uint4 slot[2][SLOT_ROWS];
+    // As many as there are registers for beside a long row's operands.
+    static constexpr int DEPTH =
+        WIDTH == 1 && HIDDEN <= 2048 && HEADS * HEAD_DIM <= 2048 ? AHEAD_DEPTH : 2;
+    uint4 slot[DEPTH][SLOT_ROWS];
     int held;
 
-    // Fills up to two, of `most` slots that the stage has left.
+    // Fills up, of `most` slots that the stage has left.
     __device__ __forceinline__ void fill(Ring& ring, int most, int lane, Bounds& bounds, int stage) {
-        if (held == 0 && most > 0) ring.take_slot(slot[0], lane, bounds, stage), held = 1;
-        if (held == 1 && most > 1) ring.take_slot(slot[1], lane, bounds, stage), held = 2;
+#pragma unroll
+        for (int i = 0; i < DEPTH; i++)
+            if (held == i && most > i) ring.take_slot(slot[i], lane, bounds, stage), held = i + 1;
     }
     // As far as they have landed: what the others owe is to be looked for meanwhile.
     __device__ __forceinline__ void try_fill(
         Ring& ring, int most, int lane, Bounds& bounds, int stage) {
-        if (held == 0 && most > 0 && ring.has_landed())
-            ring.take_slot(slot[0], lane, bounds, stage), held = 1;
-        if (held == 1 && most > 1 && ring.has_landed())
-            ring.take_slot(slot[1], lane, bounds, stage), held = 2;
+#pragma unroll
+        for (int i = 0; i < DEPTH; i++)
+            if (held == i && most > i && ring.has_landed())
+                ring.take_slot(slot[i], lane, bounds, stage), held = i + 1;
+    }
+    // Slots that may be taken ahead, of `mine` and then `rest`: a call of multiply_units begins with
+    // the first of its registers, so that one that does not end with the last takes none for others.
+    __device__ __forceinline__ static int to_take(int mine, int rest) {
+        return mine + (mine % DEPTH ? 0 : rest);
     }
 };
+
+// The least number of slots that is whole units and all registers of Ahead.
+__device__ constexpr int turn_of(int slots) {
+    int turn = slots;
+    while (turn % Ahead::DEPTH) turn += slots;
+    return turn;
+}
 
 // Units of the tape, 8 weight rows by SLOTS * SLOT_COLUMNS columns. A unit's blocks of 32 columns
 // follow each other, dealt to the warps in turn; every warp leaves its partial sum of every unit in
@@ -170,7 +189,7 @@ __device__ __forceinline__ void multiply_units(
         to += width * 4;
         sum.clear();
     };
-    constexpr int TURN = SLOTS % 2 ? 2 * SLOTS : SLOTS;
+    constexpr int DEPTH = Ahead::DEPTH, TURN = turn_of(SLOTS);
     uint4 columns_held[SLOTS][2];
     if (WIDTH == 1)
 #pragma unroll
@@ -178,7 +197,7 @@ __device__ __forceinline__ void multiply_units(
             const int block = warp + i * 2 * WARPS;
             columns_held[i / 2][i & 1] = operand.pair(block, block + WARPS, lane);
         }
-    const int mine = units * SLOTS, all = mine + (mine % 2 ? 0 : rest);
+    const int mine = units * SLOTS, all = Ahead::to_take(mine, rest);
     ahead.fill(ring, all, lane, bounds, stage);
 #pragma unroll 1
     for (int first = 0; first < mine; first += TURN) {
@@ -186,7 +205,7 @@ __device__ __forceinline__ void multiply_units(
         for (int i = 0; i < TURN; i++) {
             if (TURN != SLOTS && first + i >= mine) break;
             constexpr int LAST = SLOTS - 1;
-            uint4(&now)[SLOT_ROWS] = ahead.slot[i & 1];
+            uint4(&now)[SLOT_ROWS] = ahead.slot[i % DEPTH];
             uint4 columns[2][4];
             if (WIDTH > 1)
 #pragma unroll
@@ -202,11 +221,11 @@ __device__ __forceinline__ void multiply_units(
                 mma(sum.of[at + 1], WIDTH == 1 ? held : columns[j / 2][at + 1], now[j].z,
                     now[j].w);
             }
-            if (first + i + 2 < all) ring.take_slot(now, lane, bounds, stage);
+            if (first + i + DEPTH < all) ring.take_slot(now, lane, bounds, stage);
             if (i % SLOTS == LAST) close();
         }
     }
-    ahead.held = min(2, all - mine);
+    ahead.held = min(DEPTH, all - mine);
 }
 
 // Four neighbouring rows of the partial sums of all warps, in their order.

@@ -6,6 +6,16 @@
 #pragma once
 #include "tape_params.cuh"
 
+// The down projection's columns go by in parts, of which this is one that begins at `first`.
+constexpr int DOWN_PART = DOWN_COLUMNS < INTERMEDIATE ? DOWN_COLUMNS : INTERMEDIATE;
+__device__ constexpr int part_of(int first) {
+    return INTERMEDIATE - first < DOWN_PART ? INTERMEDIATE - first : DOWN_PART;
+}
+constexpr int PART_SLOTS = padded(DOWN_PART) / SLOT_COLUMNS;  // of a unit
+constexpr int OTHER_SLOTS = (INTERMEDIATE / DOWN_PART - 1) * PART_SLOTS +
+                            padded(INTERMEDIATE % DOWN_PART) / SLOT_COLUMNS;
+constexpr int DOWN_UNITS = 8;  // that go through all parts together
+
 struct Step {
     const Params& p;
     Shared& s;
@@ -46,47 +56,78 @@ struct Step {
         lane = tid % 32;
     }
 
-    // K values of each token into fragments; with GAIN normalised but for the common factor.
-    // `stride`: from token to token. `again`: what was gathered before is still being multiplied.
-    template <int K, bool GAIN>
-    __device__ __forceinline__ void gather(
-        const Quad* from, const u16* gain, int stage, int stride = K / 4, bool again = false) {
-        constexpr int QUADS = K / 4, EACH = (QUADS + CONSUMERS - 1) / CONSUMERS;
-        u8* to = at(p.at_activations);
-        squares ^= 1;
-        for (int token = 0; token < width; token++) {
-            const Quad* source[EACH];
-            bool wanted[EACH];
-            Quad quad[EACH];
-            uint2 gains[EACH];
-#pragma unroll
-            for (int i = 0; i < EACH; i++) {
-                const int number = tid + i * CONSUMERS;
-                wanted[i] = number < QUADS;
-                source[i] = from + token * stride + number;
-                if (GAIN && wanted[i])
-                    gains[i] = __ldg(reinterpret_cast<const uint2*>(gain) + number);
-            }
-            take(source, wanted, quad, epoch, bounds, stage);
-            if (again && token == 0) sync_consumers();
-            float sum = 0.0f;
+    // A thread's words of K values of one token, which begin at `first`.
+    template <int K>
+    struct Words {
+        static constexpr int QUADS = K / 4, EACH = (QUADS + CONSUMERS - 1) / CONSUMERS;
+        Quad quad[EACH];
+
+        __device__ __forceinline__ static bool has(int i, int tid) {
+            return (i + 1) * CONSUMERS <= QUADS || tid + i * CONSUMERS < QUADS;
+        }
+        __device__ __forceinline__ void ask_for(const Quad* first, int tid) {
 #pragma unroll
             for (int i = 0; i < EACH; i++)
-                if (wanted[i]) {
-                    float4 x = quad[i].values();
-                    if (GAIN) {
-                        sum += x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
-                        x = {x.x * low_bf16(gains[i].x), x.y * high_bf16(gains[i].x),
-                             x.z * low_bf16(gains[i].y), x.w * high_bf16(gains[i].y)};
+                if (has(i, tid)) peek(first + tid + i * CONSUMERS, quad[i]);
+        }
+        // Late ones are asked for again.
+        __device__ __forceinline__ void receive(
+            const Quad* first, int tid, Epoch epoch, Bounds& bounds, int stage) {
+            Patience patience;
+            bool missing;
+            do {
+                missing = false;
+#pragma unroll
+                for (int i = 0; i < EACH; i++)
+                    if (has(i, tid) && !quad[i].is(epoch)) {
+                        peek(first + tid + i * CONSUMERS, quad[i]);
+                        missing = true;
                     }
-                    u8* there = to + fragment_offset((tid + i * CONSUMERS) * 4, token, width);
-                    *reinterpret_cast<uint2*>(there) = halves_of(x.x, x.y);
-                    *reinterpret_cast<uint2*>(there + 16) = halves_of(x.z, x.w);
-                }
-            if (GAIN) keep_squares(sum, token);
-            clear_padding(K, token);
+            } while (missing && !patience.over(bounds, stage));
+        }
+    };
+
+    // K values of each token into fragments; with GAIN normalised but for the common factor.
+    template <int K, bool GAIN>
+    __device__ __forceinline__ void gather(const Quad* from, const u16* gain, int stage) {
+        squares ^= 1;
+        for (int token = 0; token < width; token++) {
+            Words<K> words;
+            words.ask_for(from + token * (K / 4), tid);
+            arrange<K, GAIN>(words, from + token * (K / 4), token, gain, stage, false);
         }
         sync_consumers();
+    }
+
+    // What has been asked for into fragments. `again`: what was there is still being multiplied.
+    template <int K, bool GAIN>
+    __device__ __forceinline__ void arrange(
+        Words<K>& words, const Quad* from, int token, const u16* gain, int stage, bool again) {
+        constexpr int EACH = Words<K>::EACH;
+        uint2 gains[EACH];
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (GAIN && words.has(i, tid))
+                gains[i] = __ldg(reinterpret_cast<const uint2*>(gain) + tid + i * CONSUMERS);
+        words.receive(from, tid, epoch, bounds, stage);
+        if (again) sync_consumers();
+        u8* to = at(p.at_activations);
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (words.has(i, tid)) {
+                float4 x = words.quad[i].values();
+                if (GAIN) {
+                    sum += x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
+                    x = {x.x * low_bf16(gains[i].x), x.y * high_bf16(gains[i].x),
+                         x.z * low_bf16(gains[i].y), x.w * high_bf16(gains[i].y)};
+                }
+                u8* there = to + fragment_offset((tid + i * CONSUMERS) * 4, token, width);
+                *reinterpret_cast<uint2*>(there) = halves_of(x.x, x.y);
+                *reinterpret_cast<uint2*>(there + 16) = halves_of(x.z, x.w);
+            }
+        if (GAIN) keep_squares(sum, token);
+        clear_padding(K, token);
     }
 
     // The same from the embedding of the tokens that are fed.
@@ -367,28 +408,38 @@ struct Step {
         }
     }
 
-    // The splits' partial results of this block's words: four threads a word, each with every fourth
-    // split, then one tree. The order never changes.
+    // The splits' partial results of this block's words: sixteen threads a word, each with every
+    // sixteenth split, then one tree. The order never changes.
     __device__ __forceinline__ void combine(int layer) {
         renew();
         const Share& share = s.share;
+        const int used = splits.used;
         const int each = share.words / 4, quads = each * width;
         MARK(0)
         prepare<QUERY_SIZE>(share.out_units, OUTPUT);
-        for (int first = 0; first < quads; first += CONSUMERS / 4) {
-            const int i = first + (tid >> 2);
+        for (int first = 0; first < quads; first += CONSUMERS / 16) {
+            const int i = first + (tid >> 4);
             const int token = width == 1 ? 0 : i / each;
             const int word = share.word + (i - token * each) * 4;
             const bool mine = i < quads && word < QUERY_SIZE;
             const int head = word / HEAD_DIM, d = word % HEAD_DIM;
             const i64 part = (static_cast<i64>(token) * HEADS + head) * p.splits;
             Partial sum = {NOTHING, 0.0f, {}};
-            for (int one = tid & 3; one < splits.used && mine; one += 16)
-                add_parts(sum, p.tops + (part + one) * 2, p.parts + ((part + one) * HEAD_DIM + d) / 4,
-                          (splits.used - one + 3) / 4);
+            for (int one = tid & 15; one < used && mine; one += 16) {
+                const u64* const its_top = p.tops + (part + one) * 2;
+                const Quad* const its_part = p.parts + ((part + one) * HEAD_DIM + d) / 4;
+                Pair pair;
+                Quad quad;
+                Patience patience;
+                do {  // both at once: one trip instead of two
+                    peek(its_top, pair);
+                    peek(its_part, quad);
+                } while (!(pair.is(epoch) && quad.is(epoch)) && !patience.over(bounds, ATTENTION));
+                sum.add({pair.a(), pair.b(), quad.values()});
+            }
 #pragma unroll
-            for (int mask = 1; mask < 4; mask <<= 1) sum.add(sum.shuffled(mask));
-            if (mine && (tid & 3) == 0) {
+            for (int mask = 1; mask < 16; mask <<= 1) sum.add(sum.shuffled(mask));
+            if (mine && (tid & 15) == 0) {
                 const float scale = 1.0f / sum.total;
                 put(p.attended + (token * QUERY_SIZE + word) / 4, sum.of.x * scale,
                     sum.of.y * scale, sum.of.z * scale, sum.of.w * scale, epoch);
@@ -397,34 +448,6 @@ struct Step {
         MARK(1)
         MARK(2)
         MARK_END(ATTENTION)
-    }
-
-    // Up to four of `count` parts, of every fourth split, all loads under way at once.
-    __device__ __forceinline__ void add_parts(
-        Partial& sum, const u64* tops, const Quad* parts, int count) {
-        Pair pair[4];
-        Quad quad[4];
-        Patience patience;
-        bool missing;
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            if (k < count) {
-                peek(tops + k * 8, pair[k]);
-                peek(parts + k * HEAD_DIM, quad[k]);
-            }
-        do {
-            missing = false;
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                if (k < count && !(pair[k].is(epoch) && quad[k].is(epoch))) {
-                    peek(tops + k * 8, pair[k]);
-                    peek(parts + k * HEAD_DIM, quad[k]);
-                    missing = true;
-                }
-        } while (missing && !patience.over(bounds, ATTENTION));
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            if (k < count) sum.add({pair[k].a(), pair[k].b(), quad[k].values()});
     }
 
     // This block's rows of the residual and what `sums` adds to them, for everybody.
@@ -498,30 +521,15 @@ struct Step {
         renew();
         const Share& share = s.share;
         MARK(0)
-        constexpr int PARTS = INTERMEDIATE / DOWN_COLUMNS, LAST = INTERMEDIATE % DOWN_COLUMNS;
-        constexpr int UNITS = 8, SLOTS = padded(DOWN_COLUMNS) / SLOT_COLUMNS;
-        constexpr int LAST_SLOTS = padded(LAST) / SLOT_COLUMNS;
-        const int stride = UNITS * width * 8;
-        for (int first = 0; first < share.out_units; first += UNITS) {
-            const int count = min(UNITS, share.out_units - first);
+        const int stride = DOWN_UNITS * width * 8;
+        for (int first = 0; first < share.out_units; first += DOWN_UNITS) {
+            const int count = min(DOWN_UNITS, share.out_units - first);
             float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
-            int rest = count * (PARTS * SLOTS + LAST_SLOTS);
-            // A part of an odd number of slots ends what is taken ahead: see multiply_units.
-            const int part = count * (PARTS > 0 ? SLOTS : LAST_SLOTS);
-            ahead.try_fill(ring, part % 2 ? part : rest, lane, bounds, DOWN);
-            for (int part = 0; part < PARTS; part++) {
-                gather<DOWN_COLUMNS, false>(p.activated + part * (DOWN_COLUMNS / 4), nullptr, DOWN,
-                                            INTERMEDIATE / 4, part > 0 || first > 0);
-                if (part == 0) MARK(1)
-                rest -= count * SLOTS;
-                down_part<SLOTS>(count, rest, sums + warp * stride, part > 0);
-            }
-            if constexpr (LAST > 0) {
-                gather<LAST, false>(p.activated + PARTS * (DOWN_COLUMNS / 4), nullptr, DOWN,
-                                    INTERMEDIATE / 4, PARTS > 0 || first > 0);
-                if (PARTS == 0) MARK(1)
-                down_part<LAST_SLOTS>(count, 0, sums + warp * stride, PARTS > 0);
-            }
+            ahead.try_fill(ring, Ahead::to_take(count * PART_SLOTS, count * OTHER_SLOTS), lane,
+                           bounds, DOWN);
+            Words<DOWN_PART> words;
+            if (width == 1) words.ask_for(p.activated, tid);
+            down_part<0>(words, count, sums + warp * stride, first > 0);
             MARK(6)
             sync_consumers();
             MARK(2)
@@ -531,9 +539,33 @@ struct Step {
         MARK_END(DOWN)
     }
 
-    template <int SLOTS>
-    __device__ __forceinline__ void down_part(int units, int rest, float* sums, bool add) {
-        multiply_units<SLOTS>(ring, ahead, units, rest, at(p.at_activations), width, sums, warp,
-                               lane, bounds, DOWN, add);
+    // The columns from FIRST on; `words` of a single token have been asked for.
+    template <int FIRST>
+    __device__ __forceinline__ void down_part(
+        Words<part_of(FIRST)>& words, int units, float* sums, bool again) {
+        constexpr int COLUMNS = part_of(FIRST), NEXT = FIRST + COLUMNS;
+        constexpr int SLOTS = padded(COLUMNS) / SLOT_COLUMNS;
+        constexpr int DONE = (FIRST / DOWN_PART + 1) * PART_SLOTS;
+        for (int token = 0; token < width; token++) {
+            const Quad* const from = p.activated + (token * INTERMEDIATE + FIRST) / 4;
+            if (width > 1) words.ask_for(from, tid);
+            arrange<COLUMNS, false>(words, from, token, nullptr, DOWN, again && token == 0);
+        }
+        sync_consumers();
+        if (FIRST == 0) MARK(1)
+        const int rest = units * max(0, PART_SLOTS + OTHER_SLOTS - DONE);
+        auto multiply_part = [&] {
+            multiply_units<SLOTS>(ring, ahead, units, rest, at(p.at_activations), width, sums, warp,
+                                  lane, bounds, DOWN, FIRST > 0);
+        };
+        if constexpr (NEXT < INTERMEDIATE) {
+            Words<part_of(NEXT)> next;  // under way meanwhile
+            if (width == 1) next.ask_for(p.activated + NEXT / 4, tid);
+            multiply_part();
+            down_part<NEXT>(next, units, sums, true);
+        } else {
+            multiply_part();
+        }
     }
+
 };
