@@ -21,8 +21,8 @@ from engine.models.rope import rope_table
 from engine.sampling import SamplingParams
 from kernels import cpu_state as state
 from kernels.cpu_pack import GROUP
+from kernels.cpu_quantise import quantised_bytes
 from kernels.cpu_speculation import PACE_NUMBERS
-from kernels.cpu_vector import quantised_bytes
 from kernels.stages import STAGES
 
 STAGE_TIMEOUT_S = 20.0  # far beyond any stage; a suspended laptop is what can exceed it

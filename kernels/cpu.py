@@ -16,16 +16,8 @@ from kernels.cpu_elements import silu_multiply
 from kernels.cpu_exchange import complete, ended, next_item, word
 from kernels.cpu_head import finish, head_stage, mark_draft, sample_stage
 from kernels.cpu_host import kernel, part
-from kernels.cpu_layers import (
-    attend,
-    dot_group,
-    embed,
-    normalise,
-    prepare,
-    rotate_and_append,
-    rows_of,
-    share_of,
-)
+from kernels.cpu_layers import attend, normalise, rotate_and_append
+from kernels.cpu_matrix import dot_group, embed, prepare, rows_of, share_of
 from kernels.cpu_notify import await_doorbell, notify
 from kernels.cpu_speculation import look_up, pace_new_reply, pace_width
 from kernels.cpu_state import (

@@ -20,7 +20,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from kernels.cpu_emit import F16, F32, F32_BYTES, I8, I16, I32, I64, Emitter, target_features
-from kernels.cpu_vector import BASE, BIAS, DIGITS, GROUP, QUANT, SCALE_BYTES, WIDTHS
+from kernels.cpu_quantise import BASE, BIAS, DIGITS, QUANT, SCALE_BYTES
+from kernels.cpu_vector import GROUP, WIDTHS
 
 _LINE_BYTES = 64
 _STEP = 4  # columns of one integer dot product

@@ -9,7 +9,8 @@ from kernels import cpu_sampling as sampling
 from kernels.cpu_atomics import load_acquire, now_ns, store_release
 from kernels.cpu_exchange import complete, next_item, word
 from kernels.cpu_host import part
-from kernels.cpu_layers import dot_group, normalise, prepare, rows_of, share_of
+from kernels.cpu_layers import normalise
+from kernels.cpu_matrix import dot_group, prepare, rows_of, share_of
 from kernels.cpu_notify import notify
 from kernels.cpu_speculation import pace_saw, pace_took
 from kernels.cpu_state import BEGAN_NS, DRAFTED, ITEMS, VOCAB, Own, Shared

@@ -65,7 +65,7 @@ class Own(NamedTuple):
     """What each thread has to itself."""
 
     normed: np.ndarray  # float32 [T * widest]: an input, normalised
-    quantised: np.ndarray  # uint8 [T * widest * 5 / 2]: an input, see cpu_layers.prepare
+    quantised: np.ndarray  # uint8 [T * widest * 5 / 2]: an input, see cpu_matrix.prepare
     tile: np.ndarray  # float32 [2, T, GROUP]: what one group of rows gives
     heads: np.ndarray  # float32 [T, D]: queries, or a key
     weights: np.ndarray  # float32 [T, positions + GROUP]: attention's, of one head

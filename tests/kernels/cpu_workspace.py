@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from kernels import cpu_layers, cpu_state
-from kernels.cpu_vector import GROUP, quantised_bytes
+from kernels import cpu_matrix, cpu_state
+from kernels.cpu_quantise import quantised_bytes
+from kernels.cpu_vector import GROUP
 
 
 def matrix_row(address: int, form: int, rows: int, columns: int, stride: int) -> np.ndarray:
@@ -23,11 +24,11 @@ def multiply(matrix: np.ndarray, x: torch.Tensor) -> torch.Tensor:
     """x [tokens, columns] times the matrix, group by group: [tokens, rows]."""
     tokens, rows = len(x), int(matrix[cpu_state.ROWS])
     room = room_for(x)
-    source = cpu_layers.prepare(x.data_ptr(), matrix, tokens, room.ctypes.data)
+    source = cpu_matrix.prepare(x.data_ptr(), matrix, tokens, room.ctypes.data)
     out = torch.full((tokens, rows), float("nan"))
     for group in range(-(-rows // GROUP)):
         tile = np.full((tokens, GROUP), np.nan, dtype=np.float32)
-        cpu_layers.dot_group(source, matrix, group, tokens, tile.ctypes.data)
-        first, count = cpu_layers.rows_of(matrix, group)
+        cpu_matrix.dot_group(source, matrix, group, tokens, tile.ctypes.data)
+        first, count = cpu_matrix.rows_of(matrix, group)
         out[:, first : first + count] = torch.from_numpy(tile[:, :count])
     return out

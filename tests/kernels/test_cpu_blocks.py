@@ -10,7 +10,7 @@ import torch
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 
-from kernels import cpu_layers, cpu_state, reference
+from kernels import cpu_matrix, cpu_state, reference
 from kernels.cpu_pack import BLOCK_FORMATS, pack
 from kernels.cpu_state import Q4_0, Q4_1, Q8_0
 from tests.kernels.close import assert_close
@@ -74,7 +74,7 @@ def test_rows_are_looked_up_where_they_were_packed(kind: str) -> None:
     matrix = matrix_row(packed.ctypes.data, FORMATS[kind], 35, 96, packed.shape[1])
     for token in (0, 1, 15, 16, 34):
         out = np.full(96, np.nan, dtype=np.float32)
-        cpu_layers.embed(matrix, token, out)
+        cpu_matrix.embed(matrix, token, out)
         torch.testing.assert_close(torch.from_numpy(out), weight[token], rtol=1e-6, atol=1e-6)
 
 
@@ -90,7 +90,7 @@ def test_quantised_activations_match_their_twin() -> None:
     x = torch.randn(3, 96, generator=torch.Generator().manual_seed(2)) * 10
     x[1, 32:64] = 0
     room, matrix = room_for(x), matrix_row(0, cpu_state.Q8_0, 16, 96, 0)
-    cpu_layers.prepare(x.data_ptr(), matrix, 3, room.ctypes.data)
+    cpu_matrix.prepare(x.data_ptr(), matrix, 3, room.ctypes.data)
     quants, kept = room[: 2 * 3 * 96].view(np.int8), room[2 * 3 * 96 :].view(np.float32)
     digits: Any = quants.reshape(3, 3, 2, 32).astype(np.int32)  # [block, t, ...]
     assert np.abs(digits).max() <= 127
@@ -109,7 +109,7 @@ def test_quantised_columns_lie_four_by_four() -> None:
 
     def quants(some: torch.Tensor) -> np.ndarray:
         room = room_for(some)
-        cpu_layers.prepare(some.data_ptr(), matrix, len(some), room.ctypes.data)
+        cpu_matrix.prepare(some.data_ptr(), matrix, len(some), room.ctypes.data)
         return room[: 2 * some.numel()]
 
     np.testing.assert_array_equal(quants(x), np.concatenate([quants(x[:4]), quants(x[4:])]))

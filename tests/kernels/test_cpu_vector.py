@@ -11,7 +11,7 @@ import pytest
 import torch
 from numba import njit
 
-from kernels import cpu_elements, cpu_layers, cpu_vector, reference
+from kernels import cpu_elements, cpu_layers, cpu_matrix, cpu_vector, reference
 from kernels.cpu_state import BF16, CHUNK, F32
 from tests.kernels.close import assert_close
 from tests.kernels.cpu_workspace import matrix_row, multiply
@@ -75,7 +75,7 @@ def test_weighted_sum(dtype: torch.dtype, n: int, rows: int) -> None:
     def summed(width: int, first: int = 0) -> torch.Tensor:
         out, shares = torch.zeros(width, n), weights[first].data_ptr()
         where = values.data_ptr(), rows, n, out.data_ptr(), n
-        cpu_layers.weighted_sum(bf16, width, shares, rows, *where)
+        cpu_matrix.weighted_sum(bf16, width, shares, rows, *where)
         return out
 
     one_by_one = torch.cat([summed(1, t) for t in range(CHUNK)])
