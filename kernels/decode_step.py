@@ -1,9 +1,9 @@
 """One decode step, and the loop over tokens around it: a whole reply in one launch.
 
-`decode_reply` reads top to bottom as the step; each stage is a function of kernels/step_stages.py
-or kernels/draw_stages.py, the same that kernels launched singly call. Between stages stands a
-barrier over the grid. What a stage reads first, weights that nobody writes, is asked for before
-the barrier that it waits at.
+`decode_reply` reads top to bottom as the step: matrices by `kernels.streams.stream`, attention by
+kernels/resident_stages.py, the draw by kernels/draw_stages.py, which kernels launched singly call
+too. Between stages stands a barrier over the grid. What a stage reads first, weights that nobody
+writes, is asked for between arriving at the barrier before it and waiting there.
 
 Every program draws the same token from the same words, so that all feed it, and all leave, at the
 same step without telling one another. One program speaks to the host.
@@ -86,7 +86,7 @@ def decode_reply(
     BLOCK_C: tl.constexpr, QKV_ROWS: tl.constexpr, QKV_K: tl.constexpr,
     O_ROWS: tl.constexpr, O_K: tl.constexpr,
     GATE_ROWS: tl.constexpr, GATE_K: tl.constexpr, DOWN_ROWS: tl.constexpr, DOWN_K: tl.constexpr,
-    HEAD_ROWS: tl.constexpr, HEAD_K: tl.constexpr, AHEAD: tl.constexpr, TOGETHER: tl.constexpr,
+    HEAD_ROWS: tl.constexpr, HEAD_K: tl.constexpr, AHEAD: tl.constexpr,
     SEGMENT: tl.constexpr, BLOCK_SEGMENT: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, BLOCKS: tl.constexpr,
     BLOCK_B: tl.constexpr, DTYPE: tl.constexpr, GRID: tl.constexpr, DEVICE: tl.constexpr,
@@ -117,7 +117,7 @@ def decode_reply(
         # Each program makes x of its own accord, all of them the same: no barrier is needed.
         embed_token(embed_ptr, token, x_ptr, seen_ptr, HIDDEN, BLOCK_H)
         tl.debug_barrier()
-        first, stride, beyond = share(program, QKV, QKV_ROWS, GRID, TOGETHER)
+        first, stride, beyond = share(program, QKV, QKV_ROWS, GRID)
         qkv_tile, qkv_ahead = first_tiles(
             qkv_w_ptr, first, stride, beyond, QKV, HIDDEN, QKV_ROWS, QKV_K, PROJECT
         )
@@ -132,7 +132,7 @@ def decode_reply(
             v_ptr = values_ptr + wide * KV_HEADS * positions * D
 
             # norm + QKV
-            first, stride, beyond = share(program, QKV, QKV_ROWS, GRID, TOGETHER)
+            first, stride, beyond = share(program, QKV, QKV_ROWS, GRID)
             stream(
                 qkv_tile, qkv_ahead, first, stride, beyond, x_ptr,
                 attn_norm_ptr + layer * HIDDEN, qkv_layer_ptr, qkv_bias_ptr + layer * QKV * BIAS,
@@ -159,7 +159,7 @@ def decode_reply(
                 EPS, QK_NORM, SCALE, GRID, DEVICE,
             )  # fmt: skip
             grid_arrive(sync_ptr, DEVICE)
-            first, stride, beyond = share(program, HIDDEN, O_ROWS, GRID, TOGETHER)
+            first, stride, beyond = share(program, HIDDEN, O_ROWS, GRID)
             o_tile, o_ahead = first_tiles(
                 o_ptr, first, stride, beyond, HIDDEN, Q, O_ROWS, O_K, RESIDUAL
             )
@@ -172,7 +172,7 @@ def decode_reply(
                 attended_ptr, o_ptr, attended_ptr, x_ptr, EPS, HIDDEN, Q, O_ROWS, O_K, RESIDUAL,
             )  # fmt: skip
             grid_arrive(sync_ptr, DEVICE)
-            first, stride, beyond = share(program, INTERMEDIATE, PAIRS, GRID, TOGETHER)
+            first, stride, beyond = share(program, INTERMEDIATE, PAIRS, GRID)
             gate_tile, gate_ahead = first_tiles(
                 gate_ptr, first, stride, beyond, INTERMEDIATE, HIDDEN, GATE_ROWS, GATE_K, GATED,
                 AHEAD, DEVICE,
@@ -188,7 +188,7 @@ def decode_reply(
                 EPS, INTERMEDIATE, HIDDEN, GATE_ROWS, GATE_K, GATED,
             )  # fmt: skip
             grid_arrive(sync_ptr, DEVICE)
-            first, stride, beyond = share(program, HIDDEN, DOWN_ROWS, GRID, TOGETHER)
+            first, stride, beyond = share(program, HIDDEN, DOWN_ROWS, GRID)
             down_tile, down_ahead = first_tiles(
                 down_ptr, first, stride, beyond, HIDDEN, INTERMEDIATE, DOWN_ROWS, DOWN_K, RESIDUAL,
                 AHEAD, DEVICE,
@@ -204,7 +204,7 @@ def decode_reply(
                 EPS, HIDDEN, INTERMEDIATE, DOWN_ROWS, DOWN_K, RESIDUAL,
             )  # fmt: skip
             grid_arrive(sync_ptr, DEVICE)
-            first, stride, beyond = share(program, QKV, QKV_ROWS, GRID, TOGETHER)
+            first, stride, beyond = share(program, QKV, QKV_ROWS, GRID)
             qkv_tile, qkv_ahead = first_tiles(
                 qkv_w_ptr + tl.minimum(wide + 1, LAYERS - 1) * QKV * HIDDEN,
                 first, stride, beyond, QKV, HIDDEN, QKV_ROWS, QKV_K, PROJECT, AHEAD, DEVICE,

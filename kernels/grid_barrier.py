@@ -2,11 +2,11 @@
 
 One thread of each program arrives with a release and polls with an acquire (relaxed polls and one
 fence in the end took 400 cycles more); the rest of the program waits at a block barrier on either
-side, which carries the order over to every thread. A release waits for whatever its thread has
-asked of memory before, so that what is to be read ahead is asked for between `grid_arrive` and
-`grid_wait`. A wait that takes too long names its place
-once, for the host and for the other programs, and every wait from then on lets everybody through,
-so that the kernel ends by itself.
+side, which carries the order over to every thread. What is to be read ahead is asked for between
+`grid_arrive` and `grid_wait`: a release comes after all that its thread has asked for before.
+
+A wait that takes too long names its place once, for the host and for the other programs, and every
+wait from then on lets everybody through, so that the kernel ends by itself.
 """
 
 import triton

@@ -1,12 +1,12 @@
-"""Matrix-vector products of batch-1 decoding: stream the weights once, accumulate in float32.
+"""Matrix-vector products of kernels launched singly: stream the weights once, sum in float32.
 
 A program owns `ROWS` rows and walks along K in tiles of `BLOCK_K`. Products are accumulated
 elementwise and reduced across threads once, at the end. The first tile is loaded by the caller,
-before it waits for the kernel (or stage) that produces the activations. Order of summation is
+before it waits for the kernel that produces the activations. Order of summation is
 fixed by the shape, so results are bit-identical from run to run.
 
 `CACHE` is the cache modifier for activations: "" where a kernel boundary separates writer and
-reader, ".cg" (L2 only) inside a persistent kernel.
+reader. Resident programs go through many tiles and have kernels/streams.py.
 """
 
 import triton

@@ -1,8 +1,7 @@
-"""The stages of kernels/step_stages.py and kernels/draw_stages.py on a resident grid.
+"""Attention and the filters' threshold on a resident grid, whose programs can wait for another.
 
-Each program takes its share of a stage: rows `program * ROWS` and every `GRID * ROWS` further, a
-part of attention, blocks of the vocabulary. What a program reads first it is given, for it has
-been asked for before the barrier that the stage begins behind.
+A program has a part of attention, or all of some key heads, and blocks of the vocabulary. What it
+reads first it is given, for it has been asked for before the barrier that the stage begins behind.
 """
 
 import triton

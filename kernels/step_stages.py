@@ -1,9 +1,10 @@
-"""What one program does in each stage of a decode step, wherever the program comes from.
+"""What one program of a kernel launched singly does in each stage of a decode step.
 
-A kernel launched singly (kernels/decode_kernels.py) waits for the kernel before and then calls one
-of these; the persistent kernel (kernels/decode_step.py) passes a barrier and calls the same. Each
-takes what its caller could load before it waited. Activations are float32, `first` is the first
-row that the program owns. `CACHE` is described in `kernels.matvec`.
+Such a kernel (kernels/decode_kernels.py) waits for the kernel before and then calls one of these,
+with what it could load before it waited. The programs of the persistent kernel, which go through
+many tiles each, have kernels/streams.py and kernels/resident_attention.py instead, and share the
+draw. Activations are float32, `first` is the first row that the program owns. `CACHE` is described
+in `kernels.matvec`.
 """
 
 import triton

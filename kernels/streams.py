@@ -37,13 +37,13 @@ def steps_of(columns, block):
 
 
 @triton.jit
-def share(program, N: tl.constexpr, UNIT: tl.constexpr, GRID: tl.constexpr, TOGETHER: tl.constexpr):
-    """(first, stride, end) of a program's rounds of UNIT rows: all side by side, or all over."""
-    if TOGETHER:
-        EACH: tl.constexpr = (N + UNIT * GRID - 1) // (UNIT * GRID) * UNIT
-        return program * EACH, UNIT, tl.minimum(program * EACH + EACH, N)
-    else:
-        return program * UNIT, GRID * UNIT, N
+def share(program, N: tl.constexpr, UNIT: tl.constexpr, GRID: tl.constexpr):
+    """(first, stride, end) of a program's rows in rounds of UNIT: side by side.
+
+    The memory serves many long streams faster than a window that all programs move along.
+    """
+    EACH: tl.constexpr = (N + UNIT * GRID - 1) // (UNIT * GRID) * UNIT
+    return program * EACH, UNIT, tl.minimum(program * EACH + EACH, N)
 
 
 @triton.jit
