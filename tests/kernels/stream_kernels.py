@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from kernels.resident_attention import attention_part, position_tile
-from kernels.streams import GATED, first_tiles, stream
+from kernels.streams import GATED, first_tiles, share, stream
 
 
 @triton.jit
@@ -15,10 +15,10 @@ def stream_kernel(
 ):  # fmt: skip
     """One stage, shared out among GRID programs as the persistent kernel does."""
     UNIT: tl.constexpr = ROWS // 2 if KIND == GATED else ROWS
-    first, stride = tl.program_id(0) * UNIT, GRID * UNIT
-    tile, upcoming = first_tiles(w_ptr, first, stride, N, N, K, ROWS, BLOCK_K, KIND)
+    first, stride, end = share(tl.program_id(0), N, UNIT, GRID)
+    tile, upcoming = first_tiles(w_ptr, first, stride, end, N, K, ROWS, BLOCK_K, KIND)
     stream(
-        tile, upcoming, first, stride, N, x_ptr, gain_ptr, w_ptr, bias_ptr, out_ptr,
+        tile, upcoming, first, stride, end, x_ptr, gain_ptr, w_ptr, bias_ptr, out_ptr,
         EPS, N, K, ROWS, BLOCK_K, KIND, BIAS,
     )  # fmt: skip
 
