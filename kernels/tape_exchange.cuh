@@ -134,10 +134,11 @@ enum Stage { EMBED, QKV, ROPE, ATTENTION, OUTPUT, GATE_UP, DOWN, HEAD, SAMPLE };
 
 constexpr int EARLIEST = 2;
 
-// What every wait needs to end in any case; in shared memory.
+// What every wait needs to end in any case; in shared memory. Waits only look whether the block is
+// dead: that is decided by a thread that has nothing else to do (`watch`).
 struct Bounds {
     int dead;    // of this block: nobody waits for anything any more
-    int layer, token;
+    u64 place;   // where its first thread is: token, layer, stage
     u32* abort;  // of all blocks; EARLIEST words on, the earliest place of those who gave up
     i64* fault;  // the host's word
     u64 timeout_ns;
@@ -145,40 +146,38 @@ struct Bounds {
     __device__ __forceinline__ bool is_dead() const {
         return *const_cast<const volatile int*>(&dead) != 0;
     }
+    __device__ __forceinline__ void enter(i64 token, int layer, Stage stage) {
+        *const_cast<volatile u64*>(&place) =
+            (static_cast<u64>(token) << 16 | static_cast<u64>(layer)) << 8 | (stage + 1);
+    }
 
-    // Whether a wait that began at `since` (0: now) is in vain. Out of line: code that hardly ever
-    // runs should not push the code that does out of the instruction cache.
-    __device__ __noinline__ bool give_up(u64 since, int stage) {
-        if (is_dead()) return true;
-        const bool others_gave_up = *reinterpret_cast<volatile u32*>(abort) != 0;
-        if (!others_gave_up && device_ns() - since <= timeout_ns) return false;
-        *const_cast<volatile int*>(&dead) = 1;
-        *reinterpret_cast<volatile u32*>(abort) = 1;
-        tell_place((static_cast<u64>(token) << 16 | layer) << 8 | (stage + 1));
-        return true;
+    // Until `quit`: ends the block's waits when its place has not changed for too long, or when
+    // another block has given up.
+    __device__ __forceinline__ void watch(const volatile int* quit) {
+        u64 last = 0, since_ns = device_ns();
+        while (!*quit) {
+            __nanosleep(2000);
+            const u64 now = device_ns(), here = *const_cast<volatile u64*>(&place);
+            if (here != last) since_ns = now;
+            last = here;
+            if (*const_cast<volatile u32*>(abort) == 0 && now - since_ns <= timeout_ns) continue;
+            *const_cast<volatile int*>(&dead) = 1;
+            *const_cast<volatile u32*>(abort) = 1;
+            tell_place(here);
+            return;
+        }
     }
 
   private:
     // The earliest place that anybody waits at is where something is missing: whoever has nothing to
     // do there waits further on, and may lose patience first.
-    __device__ __forceinline__ void tell_place(u64 place) {
+    __device__ __forceinline__ void tell_place(u64 here) {
         u64* const earliest = reinterpret_cast<u64*>(abort + EARLIEST);
-        if (atomicMin(earliest, place) <= place) return;
-        for (u64 told = ~0ull; place < told; place = *const_cast<volatile u64*>(earliest)) {
-            told = place;
+        if (atomicMin(earliest, here) <= here) return;
+        for (u64 told = ~0ull; here < told; here = *const_cast<volatile u64*>(earliest)) {
+            told = here;
             asm volatile("st.relaxed.sys.global.b64 [%0], %1;" ::"l"(fault), "l"(told) : "memory");
         }
-    }
-};
-
-struct Patience {
-    u64 since = 0;
-    u32 tries = 0;
-
-    __device__ __forceinline__ bool over(Bounds& bounds, int stage) {
-        if ((++tries & 255) != 0) return false;
-        if (since == 0) since = device_ns();
-        return bounds.give_up(since, stage);
     }
 };
 
@@ -186,8 +185,7 @@ struct Patience {
 template <int N, class Word, class Source>
 __device__ __forceinline__ void take(
     const Source* const (&from)[N], const bool (&wanted)[N], Word (&got)[N], Epoch epoch,
-    Bounds& bounds, int stage) {
-    Patience patience;
+    Bounds& bounds) {
     bool missing;
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -200,5 +198,5 @@ __device__ __forceinline__ void take(
                 peek(from[i], got[i]);
                 missing = true;
             }
-    } while (missing && !patience.over(bounds, stage));
+    } while (missing && !bounds.is_dead());
 }

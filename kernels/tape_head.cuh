@@ -60,15 +60,16 @@ struct Head {
         auto trace_at = [&] { return step.trace_at(); };
 #endif
         MARK(0)
+        if (tid == 0) s.bounds.enter(step.sampled, LAYERS, HEAD);
         // Keys and values of this pass are read by other blocks' copying warps in the next one.
         __threadfence();
         if (share.head_units > 0) {
-            step.prepare<HIDDEN>(share.head_units, HEAD);
-            step.gather<HIDDEN, true>(p.next, p.norm, HEAD);
+            step.prepare<HIDDEN>(share.head_units);
+            step.gather<HIDDEN, true>(p.next, p.norm);
             MARK(1)
 #ifdef SPECULATE
             step.multiply<HIDDEN>(
-                share.head_units, HEAD, [&](float* sums, int stride, int first, int n) {
+                share.head_units, [&](float* sums, int stride, int first, int n) {
                     for (int i = tid; i < n * width * 8; i += CONSUMERS) {
                         const int token = (i >> 3) % width;
                         const int row = (first + (i >> 3) / width) * 8 + (i & 7);
@@ -83,7 +84,7 @@ struct Head {
 #else
             const bool keep = sampling.filtered();
             step.multiply<HIDDEN>(
-                share.head_units, HEAD, [&](float* sums, int stride, int first, int n) {
+                share.head_units, [&](float* sums, int stride, int first, int n) {
                     const float norm = step.norm_of(token);
                     for (int i = tid; i < n * 8; i += CONSUMERS) {
                         const int row = first * 8 + i;
@@ -145,6 +146,7 @@ struct Head {
     // Every block's partial results to every block: the token, the same one everywhere.
     __device__ __forceinline__ Best draw(float& log_probability, bool& stopped) {
         const int tid = step.tid;
+        if (tid == 0) s.bounds.enter(step.sampled, LAYERS, SAMPLE);
         const Epoch epoch = step.epoch;
         u64* all = p.candidates + static_cast<i64>(step.MEETING & 1) * gridDim.x * CANDIDATE_WORDS;
         merge_block();
@@ -169,7 +171,7 @@ struct Head {
                 wanted[i] = true;
                 from[i] = all + block * CANDIDATE_WORDS + i * 2;
             }
-            take(from, wanted, pair, epoch, step.bounds, SAMPLE);
+            take(from, wanted, pair, epoch, step.bounds);
             best.offer({pair[0].a(), __float_as_int(pair[0].b()), pair[1].a()});
             sum.add({pair[1].b(), pair[2].a()});
 #ifdef SPECULATE
@@ -193,6 +195,7 @@ struct Head {
     // some of this one's, before everybody is through.
     __device__ __forceinline__ void meet() {
         __threadfence();  // as in `logits`
+        if (step.tid == 0) s.bounds.enter(step.sampled, LAYERS, SAMPLE);
         const Epoch epoch = step.epoch;
         u64* all = p.candidates + static_cast<i64>(step.MEETING & 1) * gridDim.x * CANDIDATE_WORDS;
         sync_consumers();
@@ -201,13 +204,13 @@ struct Head {
             const u64* from[1] = {all + block * CANDIDATE_WORDS};
             const bool wanted[1] = {true};
             Pair pair[1];
-            take(from, wanted, pair, epoch, step.bounds, SAMPLE);
+            take(from, wanted, pair, epoch, step.bounds);
         }
     }
 
     // All threads get the block's best and sum.
     __device__ __forceinline__ void merge_block() {
-#pragma unroll
+#pragma unroll 1
         for (int mask = 16; mask; mask >>= 1) {
             best.offer(best.shuffled(mask));
             sum.add(sum.shuffled(mask));
@@ -219,6 +222,7 @@ struct Head {
         sync_consumers();
         best = s.best[0];
         sum = s.sums[0];
+#pragma unroll 1
         for (int i = 1; i < WARPS; i++) {
             best.offer(s.best[i]);
             sum.add(s.sums[i]);
@@ -261,7 +265,7 @@ struct Head {
             const u64* from[1] = {all + block * DIGIT_WORDS};
             const bool wanted[1] = {true};
             Pair pair[1];
-            take(from, wanted, pair, digit_epoch(0), step.bounds, SAMPLE);
+            take(from, wanted, pair, digit_epoch(0), step.bounds);
             largest = fmaxf(largest, pair[0].a());
         }
         for (int mask = 16; mask; mask >>= 1)
@@ -333,7 +337,7 @@ struct Head {
                     wanted[i] = block + i * 16 < gridDim.x;
                     from[i] = all + (block + i * 16) * DIGIT_WORDS + column * 2;
                 }
-                take(from, wanted, pair, epoch, step.bounds, SAMPLE);
+                take(from, wanted, pair, epoch, step.bounds);
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     if (wanted[i]) total.x += pair[i].a(), total.y += pair[i].b();

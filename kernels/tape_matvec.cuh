@@ -41,6 +41,11 @@ __device__ __forceinline__ int fragment_offset(int column, int token, int width)
     return ((column >> 4) * width + token) * 64 + ((within & 7) >> 1) * 16 + (within >> 3) * 8;
 }
 
+// The same of column 4 * quad.
+__device__ __forceinline__ int quad_offset(u32 quad, int token, int width) {
+    return ((quad >> 2) * width + token) * 64 + (quad & 1) * 32 + (quad & 2) * 4;
+}
+
 // Zeros unless `wanted`, without a branch.
 __device__ __forceinline__ uint4 load_shared_if(u32 address, bool wanted) {
     uint4 v;
@@ -130,7 +135,7 @@ __device__ constexpr int padded(int columns) {
 }
 
 #ifndef AHEAD_DEPTH
-#define AHEAD_DEPTH 4
+#define AHEAD_DEPTH 2
 #endif
 // A warp's part of the next slots, taken out of the ring ahead: while a stage waits for its
 // activations, the ring goes on filling.
@@ -142,18 +147,18 @@ struct Ahead {
     int held;
 
     // Fills up, of `most` slots that the stage has left.
-    __device__ __forceinline__ void fill(Ring& ring, int most, int lane, Bounds& bounds, int stage) {
+    __device__ __forceinline__ void fill(Ring& ring, int most, int lane, Bounds& bounds) {
 #pragma unroll
         for (int i = 0; i < DEPTH; i++)
-            if (held == i && most > i) ring.take_slot(slot[i], lane, bounds, stage), held = i + 1;
+            if (held == i && most > i) ring.take_slot(slot[i], lane, bounds), held = i + 1;
     }
     // As far as they have landed: what the others owe is to be looked for meanwhile.
     __device__ __forceinline__ void try_fill(
-        Ring& ring, int most, int lane, Bounds& bounds, int stage) {
+        Ring& ring, int most, int lane, Bounds& bounds) {
 #pragma unroll
         for (int i = 0; i < DEPTH; i++)
             if (held == i && most > i && ring.has_landed())
-                ring.take_slot(slot[i], lane, bounds, stage), held = i + 1;
+                ring.take_slot(slot[i], lane, bounds), held = i + 1;
     }
     // Slots that may be taken ahead, of `mine` and then `rest`: a call of multiply_units begins with
     // the first of its registers, so that one that does not end with the last takes none for others.
@@ -176,7 +181,7 @@ __device__ constexpr int turn_of(int slots) {
 template <int SLOTS>
 __device__ __forceinline__ void multiply_units(
     Ring& ring, Ahead& ahead, int units, int rest, const u8* activations, int width, float* sums,
-    int warp, int lane, Bounds& bounds, int stage, bool add = false) {
+    int warp, int lane, Bounds& bounds, bool add = false) {
     const Operand operand(activations, width, lane);
     const int token = WIDTH == 1 ? 0 : lane >> 2;
     const bool writes = WIDTH == 1 ? lane < 4 : operand.fed;
@@ -198,7 +203,7 @@ __device__ __forceinline__ void multiply_units(
             columns_held[i / 2][i & 1] = operand.pair(block, block + WARPS, lane);
         }
     const int mine = units * SLOTS, all = Ahead::to_take(mine, rest);
-    ahead.fill(ring, all, lane, bounds, stage);
+    ahead.fill(ring, all, lane, bounds);
 #pragma unroll 1
     for (int first = 0; first < mine; first += TURN) {
 #pragma unroll
@@ -221,7 +226,7 @@ __device__ __forceinline__ void multiply_units(
                 mma(sum.of[at + 1], WIDTH == 1 ? held : columns[j / 2][at + 1], now[j].z,
                     now[j].w);
             }
-            if (first + i + DEPTH < all) ring.take_slot(now, lane, bounds, stage);
+            if (first + i + DEPTH < all) ring.take_slot(now, lane, bounds);
             if (i % SLOTS == LAST) close();
         }
     }

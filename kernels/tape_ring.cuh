@@ -60,9 +60,8 @@ __device__ __forceinline__ bool barrier_is_past(u32 barrier, u32 parity) {
 }
 
 __device__ __forceinline__ void barrier_wait(
-    u32 barrier, u32 parity, Bounds& bounds, int stage) {
-    Patience patience;
-    while (!barrier_passed(barrier, parity) && !patience.over(bounds, stage)) {
+    u32 barrier, u32 parity, Bounds& bounds) {
+    while (!barrier_passed(barrier, parity) && !bounds.is_dead()) {
     }
 }
 
@@ -88,11 +87,11 @@ struct Ring {
         parity = 0;
         waited = first = 0;
     }
-    __device__ __forceinline__ void await_slot(Bounds& bounds, int stage) {
+    __device__ __forceinline__ void await_slot(Bounds& bounds) {
 #ifdef MEASURE
         const i64 before = clock64();
 #endif
-        barrier_wait(barriers + slot * 8, parity, bounds, stage);
+        barrier_wait(barriers + slot * 8, parity, bounds);
 #ifdef MEASURE
         const i64 now = clock64();
         waited += now - before;
@@ -105,8 +104,8 @@ struct Ring {
     }
     // This lane's part of a slot.
     __device__ __forceinline__ void take_slot(
-        uint4 (&to)[SLOT_ROWS], int lane, Bounds& bounds, int stage) {
-        await_slot(bounds, stage);
+        uint4 (&to)[SLOT_ROWS], int lane, Bounds& bounds) {
+        await_slot(bounds);
         const u32 from = base + slot * SLOT_BYTES;
 #pragma unroll
         for (int i = 0; i < SLOT_ROWS; i++) to[i] = load_shared(from + i * ROW_BYTES);

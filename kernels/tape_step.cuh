@@ -6,11 +6,8 @@
 #pragma once
 #include "tape_params.cuh"
 
-// The down projection's columns go by in parts, of which this is one that begins at `first`.
+// The down projection's columns go by in parts.
 constexpr int DOWN_PART = DOWN_COLUMNS < INTERMEDIATE ? DOWN_COLUMNS : INTERMEDIATE;
-__device__ constexpr int part_of(int first) {
-    return INTERMEDIATE - first < DOWN_PART ? INTERMEDIATE - first : DOWN_PART;
-}
 constexpr int PART_SLOTS = padded(DOWN_PART) / SLOT_COLUMNS;  // of a unit
 constexpr int OTHER_SLOTS = (INTERMEDIATE / DOWN_PART - 1) * PART_SLOTS +
                             padded(INTERMEDIATE % DOWN_PART) / SLOT_COLUMNS;
@@ -26,7 +23,7 @@ struct Step {
     Bounds& bounds;
     Epoch epoch;   // of the layer
     Width width;
-    int position, pass;
+    int position, pass, sampled;  // sampled: tokens
     int flip;      // of the sums, toggled by every chunk
     int squares;   // of the sums of squares, toggled by every gathering
     u32 kv_parity;  // of this warp's slot of keys and values
@@ -48,6 +45,10 @@ struct Step {
     template <class T = u8>
     __device__ __forceinline__ T* at(i64 offset) const {
         return reinterpret_cast<T*>(dynamic + offset);
+    }
+    __device__ __forceinline__ void begin(int layer, Stage stage) {
+        renew();
+        if (tid == 0) bounds.enter(sampled, layer, stage);
     }
     // Read anew at every stage: what follows from them is not worth a register until then.
     __device__ __forceinline__ void renew() {
@@ -72,8 +73,7 @@ struct Step {
         }
         // Late ones are asked for again.
         __device__ __forceinline__ void receive(
-            const Quad* first, int tid, Epoch epoch, Bounds& bounds, int stage) {
-            Patience patience;
+            const Quad* first, int tid, Epoch epoch, Bounds& bounds) {
             bool missing;
             do {
                 missing = false;
@@ -83,18 +83,18 @@ struct Step {
                         peek(first + tid + i * CONSUMERS, quad[i]);
                         missing = true;
                     }
-            } while (missing && !patience.over(bounds, stage));
+            } while (missing && !bounds.is_dead());
         }
     };
 
     // K values of each token into fragments; with GAIN normalised but for the common factor.
     template <int K, bool GAIN>
-    __device__ __forceinline__ void gather(const Quad* from, const u16* gain, int stage) {
+    __device__ __forceinline__ void gather(const Quad* from, const u16* gain) {
         squares ^= 1;
         for (int token = 0; token < width; token++) {
             Words<K> words;
             words.ask_for(from + token * (K / 4), tid);
-            arrange<K, GAIN>(words, from + token * (K / 4), token, gain, stage, false);
+            arrange<K, GAIN>(words, from + token * (K / 4), token, gain, false);
         }
         sync_consumers();
     }
@@ -102,14 +102,14 @@ struct Step {
     // What has been asked for into fragments. `again`: what was there is still being multiplied.
     template <int K, bool GAIN>
     __device__ __forceinline__ void arrange(
-        Words<K>& words, const Quad* from, int token, const u16* gain, int stage, bool again) {
+        Words<K>& words, const Quad* from, int token, const u16* gain, bool again) {
         constexpr int EACH = Words<K>::EACH;
         uint2 gains[EACH];
 #pragma unroll
         for (int i = 0; i < EACH; i++)
             if (GAIN && words.has(i, tid))
                 gains[i] = __ldg(reinterpret_cast<const uint2*>(gain) + tid + i * CONSUMERS);
-        words.receive(from, tid, epoch, bounds, stage);
+        words.receive(from, tid, epoch, bounds);
         if (again) sync_consumers();
         u8* to = at(p.at_activations);
         float sum = 0.0f;
@@ -122,12 +122,12 @@ struct Step {
                     x = {x.x * low_bf16(gains[i].x), x.y * high_bf16(gains[i].x),
                          x.z * low_bf16(gains[i].y), x.w * high_bf16(gains[i].y)};
                 }
-                u8* there = to + fragment_offset((tid + i * CONSUMERS) * 4, token, width);
+                u8* there = to + quad_offset(tid, token, width) + i * (CONSUMERS / 4 * 64) * width;
                 *reinterpret_cast<uint2*>(there) = halves_of(x.x, x.y);
                 *reinterpret_cast<uint2*>(there + 16) = halves_of(x.z, x.w);
             }
         if (GAIN) keep_squares(sum, token);
-        clear_padding(K, token);
+        clear_padding<K>(token);
     }
 
     // The same from the embedding of the tokens that are fed.
@@ -137,6 +137,7 @@ struct Step {
         for (int token = 0; token < width; token++) {
             const u16* row = p.embed + static_cast<i64>(s.token[token]) * HIDDEN;
             float sum = 0.0f;
+#pragma unroll 1
             for (int column = tid * 2; column < HIDDEN; column += CONSUMERS * 2) {
                 const u32 pair = __ldg(reinterpret_cast<const u32*>(row + column));
                 const u32 gains = __ldg(reinterpret_cast<const u32*>(gain + column));
@@ -146,7 +147,7 @@ struct Step {
                     halves_of(a * low_bf16(gains), b * high_bf16(gains));
             }
             keep_squares(sum, token);
-            clear_padding(HIDDEN, token);
+            clear_padding<HIDDEN>(token);
         }
         sync_consumers();
     }
@@ -158,8 +159,10 @@ struct Step {
     }
 
     // Weights are zero there, which only a number makes zero.
-    __device__ __forceinline__ void clear_padding(int columns, int token) {
-        for (int column = columns + tid * 2; column < padded(columns); column += CONSUMERS * 2)
+    template <int COLUMNS>
+    __device__ __forceinline__ void clear_padding(int token) {
+        if (padded(COLUMNS) > COLUMNS)
+            for (int column = COLUMNS + tid * 2; column < padded(COLUMNS); column += CONSUMERS * 2)
             *reinterpret_cast<uint2*>(
                 at(p.at_activations) + fragment_offset(column, token, width)) = {0, 0};
     }
@@ -174,13 +177,13 @@ struct Step {
 
     // What a stage can do before it has its activations.
     template <int COLUMNS>
-    __device__ __forceinline__ void prepare(int units, int stage) {
-        ahead.try_fill(ring, units * (padded(COLUMNS) / SLOT_COLUMNS), lane, bounds, stage);
+    __device__ __forceinline__ void prepare(int units) {
+        ahead.try_fill(ring, units * (padded(COLUMNS) / SLOT_COLUMNS), lane, bounds);
     }
 
     // Chunks of a stage's units; `use(sums, stride, first unit, units)` sees every warp's sums.
     template <int COLUMNS, class Use>
-    __device__ __forceinline__ void multiply(int units, int stage, Use use) {
+    __device__ __forceinline__ void multiply(int units, Use use) {
         constexpr int SLOTS = padded(COLUMNS) / SLOT_COLUMNS;
         const int chunk = width == 1 ? 16 : 8, stride = chunk * width * 8;
         for (int first = 0; first < units; first += chunk) {
@@ -188,7 +191,7 @@ struct Step {
             float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
             multiply_units<SLOTS>(ring, ahead, count, (units - first - count) * SLOTS,
                                   at(p.at_activations), width, sums + warp * stride, warp, lane,
-                                  bounds, stage);
+                                  bounds);
             MARK(6)
             sync_consumers();
             if (first + chunk >= units) MARK(2)
@@ -202,10 +205,12 @@ struct Step {
         sync_consumers();
         const Share& share = s.share;
         float2* turns = at<float2>(p.at_turns);
+#pragma unroll 1
         for (int i = tid; i < width * (HEAD_DIM / 2); i += CONSUMERS)
             turns[i] = p.turns[static_cast<i64>(position) * (HEAD_DIM / 2) + i];
         float* residual = at<float>(p.at_residual);
         const int rows = share.out_units * 8;
+#pragma unroll 1
         for (int i = tid; i < width * rows; i += CONSUMERS) {
             const int row = share.out_unit * 8 + i % rows;
             if (row < HIDDEN)
@@ -223,19 +228,19 @@ struct Step {
     }
 
     __device__ __forceinline__ void qkv(int layer) {
-        renew();
+        begin(layer, QKV);
         const Share& share = s.share;
         MARK(0)
         if (share.qkv_units > 0) {
             const u16* gain = p.attn_norm + layer * HIDDEN;
-            prepare<HIDDEN>(share.qkv_units, QKV);
+            prepare<HIDDEN>(share.qkv_units);
             if (layer == 0)
                 gather_embedding(gain);
             else
-                gather<HIDDEN, true>(p.next, gain, QKV);
+                gather<HIDDEN, true>(p.next, gain);
             epoch = epoch.next();
             MARK(1)
-            multiply<HIDDEN>(share.qkv_units, QKV, [&](float* sums, int stride, int first, int n) {
+            multiply<HIDDEN>(share.qkv_units, [&](float* sums, int stride, int first, int n) {
                 for (int i = tid; i < n * width * 2; i += CONSUMERS) {
                     const int token = (i >> 1) % width, unit = (i >> 1) / width;
                     const int row = (share.qkv_unit + first + unit) * 8 + (i & 1) * 4;
@@ -272,7 +277,7 @@ struct Step {
             const Quad* const from[1] = {
                 p.qkv + (token * QKV_SIZE + row * HEAD_DIM + word % HEAD_DIM) / 4};
             Quad quad[1];
-            take(from, wanted, quad, epoch, bounds, ROPE);
+            take(from, wanted, quad, epoch, bounds);
             if (wanted[0]) *reinterpret_cast<float4*>(heads + number * 4) = quad[0].values();
         }
         sync_consumers();
@@ -309,7 +314,7 @@ struct Step {
     }
 
     __device__ __forceinline__ void attention(int layer) {
-        renew();
+        begin(layer, ATTENTION);
         MARK(0)
         if (kv_head < KV_HEADS && split < splits.used) {
             gather_heads(layer);
@@ -357,7 +362,7 @@ struct Step {
 #pragma unroll 1
         while (tile < tiles || has_fresh) {
             const bool fresh = tile >= tiles;
-            if (!fresh) barrier_wait(shared_address(&s.kv.full[warp]), kv_parity, bounds, ATTENTION);
+            if (!fresh) barrier_wait(shared_address(&s.kv.full[warp]), kv_parity, bounds);
             const int start = (split_first + tile) * TILE;
             softmax.add(fresh ? at(p.at_new) : at(p.at_kv) + warp * 2 * KV_TILE_BYTES,
                         fresh ? min(token, width - 1) + 1 : position - start, lane);
@@ -411,12 +416,12 @@ struct Step {
     // The splits' partial results of this block's words: sixteen threads a word, each with every
     // sixteenth split, then one tree. The order never changes.
     __device__ __forceinline__ void combine(int layer) {
-        renew();
+        begin(layer, ATTENTION);
         const Share& share = s.share;
         const int used = splits.used;
         const int each = share.words / 4, quads = each * width;
         MARK(0)
-        prepare<QUERY_SIZE>(share.out_units, OUTPUT);
+        prepare<QUERY_SIZE>(share.out_units);
         for (int first = 0; first < quads; first += CONSUMERS / 16) {
             const int i = first + (tid >> 4);
             const int token = width == 1 ? 0 : i / each;
@@ -430,11 +435,10 @@ struct Step {
                 const Quad* const its_part = p.parts + ((part + one) * HEAD_DIM + d) / 4;
                 Pair pair;
                 Quad quad;
-                Patience patience;
                 do {  // both at once: one trip instead of two
                     peek(its_top, pair);
                     peek(its_part, quad);
-                } while (!(pair.is(epoch) && quad.is(epoch)) && !patience.over(bounds, ATTENTION));
+                } while (!(pair.is(epoch) && quad.is(epoch)) && !bounds.is_dead());
                 sum.add({pair.a(), pair.b(), quad.values()});
             }
 #pragma unroll
@@ -468,14 +472,14 @@ struct Step {
     }
 
     __device__ __forceinline__ void output(int layer) {
-        renew();
+        begin(layer, OUTPUT);
         const Share& share = s.share;
         MARK(0)
         if (share.out_units > 0) {
-            gather<QUERY_SIZE, false>(p.attended, nullptr, OUTPUT);
+            gather<QUERY_SIZE, false>(p.attended, nullptr);
             MARK(1)
             multiply<QUERY_SIZE>(
-                share.out_units, OUTPUT, [&](float* sums, int stride, int first, int n) {
+                share.out_units, [&](float* sums, int stride, int first, int n) {
                     add_to_residual(sums, stride, first, n, p.middle);
                 });
         }
@@ -484,15 +488,15 @@ struct Step {
 
     // Gate and up of this block's columns, and their product for everybody.
     __device__ __forceinline__ void gate_up(int layer) {
-        renew();
+        begin(layer, GATE_UP);
         const Share& share = s.share;
         MARK(0)
         if (share.slices > 0) {
-            prepare<HIDDEN>(share.slices * 2, GATE_UP);
-            gather<HIDDEN, true>(p.middle, p.mlp_norm + layer * HIDDEN, GATE_UP);
+            prepare<HIDDEN>(share.slices * 2);
+            gather<HIDDEN, true>(p.middle, p.mlp_norm + layer * HIDDEN);
             MARK(1)
             multiply<HIDDEN>(
-                share.slices * 2, GATE_UP, [&](float* sums, int stride, int first, int n) {
+                share.slices * 2, [&](float* sums, int stride, int first, int n) {
                     for (int i = tid; i < n * width; i += CONSUMERS) {
                         const int token = (i >> 1) % width, slice = (i >> 1) / width;
                         const int column = (share.slice + first / 2 + slice) * 8 + (i & 1) * 4;
@@ -518,7 +522,7 @@ struct Step {
 
     // The columns in parts: the activations of all would leave the ring too little room.
     __device__ __forceinline__ void down(int layer) {
-        renew();
+        begin(layer, DOWN);
         const Share& share = s.share;
         MARK(0)
         const int stride = DOWN_UNITS * width * 8;
@@ -526,10 +530,8 @@ struct Step {
             const int count = min(DOWN_UNITS, share.out_units - first);
             float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
             ahead.try_fill(ring, Ahead::to_take(count * PART_SLOTS, count * OTHER_SLOTS), lane,
-                           bounds, DOWN);
-            Words<DOWN_PART> words;
-            if (width == 1) words.ask_for(p.activated, tid);
-            down_part<0>(words, count, sums + warp * stride, first > 0);
+                           bounds);
+            down_parts(count, sums + warp * stride, first > 0);
             MARK(6)
             sync_consumers();
             MARK(2)
@@ -539,33 +541,45 @@ struct Step {
         MARK_END(DOWN)
     }
 
-    // The columns from FIRST on; `words` of a single token have been asked for.
-    template <int FIRST>
-    __device__ __forceinline__ void down_part(
-        Words<part_of(FIRST)>& words, int units, float* sums, bool again) {
-        constexpr int COLUMNS = part_of(FIRST), NEXT = FIRST + COLUMNS;
-        constexpr int SLOTS = padded(COLUMNS) / SLOT_COLUMNS;
-        constexpr int DONE = (FIRST / DOWN_PART + 1) * PART_SLOTS;
-        for (int token = 0; token < width; token++) {
-            const Quad* const from = p.activated + (token * INTERMEDIATE + FIRST) / 4;
-            if (width > 1) words.ask_for(from, tid);
-            arrange<COLUMNS, false>(words, from, token, nullptr, DOWN, again && token == 0);
+    // `again`: what was gathered before is still being multiplied. A single token's next words are
+    // under way while these are multiplied.
+    __device__ __forceinline__ void down_parts(int units, float* sums, bool again) {
+        constexpr int PARTS = INTERMEDIATE / DOWN_PART, LAST = INTERMEDIATE % DOWN_PART;
+        Words<DOWN_PART> words;
+        if (width == 1) words.ask_for(p.activated, tid);
+        int rest = units * (PART_SLOTS + OTHER_SLOTS);
+#pragma unroll 1
+        for (int part = 0; part < PARTS; part++) {
+            arrange_part(words, part * DOWN_PART, again || part > 0);
+            if (part == 0) MARK(1)
+            if (width == 1 && part + 1 < PARTS)
+                words.ask_for(p.activated + (part + 1) * (DOWN_PART / 4), tid);
+            rest -= units * PART_SLOTS;
+            multiply_units<PART_SLOTS>(ring, ahead, units, rest, at(p.at_activations), width, sums,
+                                       warp, lane, bounds, part > 0);
         }
-        sync_consumers();
-        if (FIRST == 0) MARK(1)
-        const int rest = units * max(0, PART_SLOTS + OTHER_SLOTS - DONE);
-        auto multiply_part = [&] {
-            multiply_units<SLOTS>(ring, ahead, units, rest, at(p.at_activations), width, sums, warp,
-                                  lane, bounds, DOWN, FIRST > 0);
-        };
-        if constexpr (NEXT < INTERMEDIATE) {
-            Words<part_of(NEXT)> next;  // under way meanwhile
-            if (width == 1) next.ask_for(p.activated + NEXT / 4, tid);
-            multiply_part();
-            down_part<NEXT>(next, units, sums, true);
-        } else {
-            multiply_part();
+        last_part<LAST>(units, sums);
+    }
+
+    template <int LAST>
+    __device__ __forceinline__ void last_part(int units, float* sums) {
+        if constexpr (LAST > 0) {
+            Words<LAST> words;
+            if (width == 1) words.ask_for(p.activated + (INTERMEDIATE - LAST) / 4, tid);
+            arrange_part(words, INTERMEDIATE - LAST, true);
+            multiply_units<padded(LAST) / SLOT_COLUMNS>(ring, ahead, units, 0,
+                                                        at(p.at_activations), width, sums, warp,
+                                                        lane, bounds, true);
         }
     }
 
+    template <int K>
+    __device__ __forceinline__ void arrange_part(Words<K>& words, int column, bool again) {
+        for (int token = 0; token < width; token++) {
+            const Quad* const from = p.activated + (token * INTERMEDIATE + column) / 4;
+            if (width > 1) words.ask_for(from, tid);
+            arrange<K, false>(words, from, token, nullptr, again && token == 0);
+        }
+        sync_consumers();
+    }
 };
