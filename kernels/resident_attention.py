@@ -3,7 +3,7 @@
 Keys and values are read once for all query heads that share them and not repeated for each, so
 that a part takes all its positions in one round of loads. Queries and weights go in as two numbers
 of the cache's dtype each, one carrying what the other rounds off: a tile of a tensor core has 16
-rows, of which a group fills eight at most. Sums are float32.
+rows, of which few groups fill more than half. Sums are float32.
 
 Kernels launched singly are faster with elementwise products (benchmarks/TUNING.md).
 """
