@@ -15,6 +15,10 @@ from kernels.cpu_emit import Emitter
 
 ROOT = Path(__file__).resolve().parents[2]
 AVX2 = "+sse4.2,+avx,+avx2,+fma,+f16c"
+CHOSEN = (  # of the tests of blocks and vectors
+    "40-96 or 33-15 or saturate or exponentials or looked_up or sum or rope or silu or rounded or "
+    "first or quantised"
+)
 TARGETS = {
     "no-dot-product": ("nehalem", "+sse4.2,+avx,+fma,+f16c"),
     "avx2": ("haswell", AVX2),
@@ -31,7 +35,7 @@ def test_results_are_the_same_on(target: str) -> None:
         pytest.skip("this processor lacks what it would have to pretend")
     environment = {**os.environ, "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features}
     tests = ["tests/kernels/test_cpu_blocks.py", "tests/kernels/test_cpu_vector.py"]
-    tests += ["-k", "40-96 or 33-15 or saturate or exponentials or looked_up or sum"]
+    tests += ["-k", CHOSEN]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *tests],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280,
