@@ -99,17 +99,6 @@ class PersistentTapeEngine(GpuResidentEngine):
         check_prompt(self.model, cache, token_ids)
         return measure(self, cache, token_ids, params)
 
-    def _check(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams) -> None:
-        """Also a reply that could grow past what the kernel's attention has been checked for."""
-        super()._check(cache, token_ids, params)
-        longest = min(cache.length + len(token_ids) + params.max_tokens, cache.max_positions)
-        limit = self.kernel.checked_positions
-        if longest > limit:
-            raise UnpausedError(
-                f"{self.name} is checked for contexts up to {limit} and this reply could reach "
-                f"{longest}: ask for fewer tokens or use another engine"
-            )
-
     def _warm_up(self) -> None:
         """Load everything a reply touches: a module loaded later would wait for the kernel."""
         penalised = SamplingParams(max_tokens=2, temperature=1.0, top_k=2, repetition_penalty=2)

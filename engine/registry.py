@@ -149,9 +149,7 @@ PERSISTENT = BestEntry(
     "persistent",
     "Persistent",
     "the best resident engine of this machine",
-    # The tape is faster where it has been checked, and refuses what lies beyond: until it has been
-    # checked at every length, it does not come first.
-    "persistent-triton,persistent-tape,persistent-cpu",
+    "persistent-tape,persistent-triton,persistent-cpu",
 )
 
 

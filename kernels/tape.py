@@ -20,7 +20,7 @@ from engine.models.rope import rope_table
 from kernels import tape_build as build
 from kernels.tape_driver import call, load
 from kernels.tape_pack import pack
-from kernels.tape_plan import KV_SLOTS, MAX_WIDTH, TILE, Memory, Plan
+from kernels.tape_plan import KV_SLOTS, MAX_WIDTH, Memory, Plan
 
 THREADS = 384
 CANDIDATE_WORDS, DIGIT_WORDS = 6, 18
@@ -34,14 +34,24 @@ class Choices:
     """What may be tuned. `in_flight`: copies under way at a time, of 16 KB each.
 
     `ahead`: slots of the tape that L2 is asked for while the ring is full, one in `pace` cycles.
-
     `split_tiles`: tiles of 16 positions that one block attends to as long as blocks are left.
     """
 
     in_flight: int = 3
-    ahead: int = 8
-    pace: int = 850
+    ahead: int = 16
+    pace: int = 1000
     split_tiles: int = KV_SLOTS
+
+    @classmethod
+    def of(cls, plan: Plan) -> Choices:
+        """Measured on an H200: benchmarks/TUNING.md."""
+        slots = max(share.layer_slots for share in plan.shares) / plan.config.layers
+        if slots > _LONG_LAYER:  # waits are few and short beside the stream
+            return cls(in_flight=5, ahead=0)
+        return cls() if slots > _SHORT_LAYER else cls(ahead=8)
+
+
+_LONG_LAYER, _SHORT_LAYER = 128, 32  # slots of a block
 
 
 class TapeKernel:
@@ -66,10 +76,11 @@ class TapeKernel:
     ) -> None:
         device, c = model.device, model.config
         properties: Any = torch.cuda.get_device_properties(device)
-        self.model, self.width, self.choices = model, width, choices or Choices()
+        self.model, self.width = model, width
         self.measure, self.speculate = measure, speculate
         self.blocks = properties.multi_processor_count
         self.plan = Plan.of(c, self.blocks)
+        self.choices = choices or Choices.of(self.plan)
         limit = properties.shared_memory_per_block_optin
         self.memory = Memory.of(self.plan, width, limit, speculate)
         arch = build.architecture((properties.major, properties.minor))
@@ -90,15 +101,6 @@ class TapeKernel:
     def bytes_per_token(self) -> int:
         """Read from the tapes for one token, padding included."""
         return self.plan.tape_bytes_per_token
-
-    @property
-    def checked_positions(self) -> int:
-        """The longest history of which every tile has a slot of its own.
-
-        Longer ones take turns in the slots, which a model of the protocol shows to be right but no
-        GPU has shown yet: see benchmarks/TUNING.md.
-        """
-        return self.plan.splits * KV_SLOTS * TILE
 
     def launch(
         self, words: torch.Tensor, slots: torch.Tensor, run: torch.Tensor, numbers: torch.Tensor

@@ -64,8 +64,7 @@ struct Head {
         // Keys and values of this pass are read by other blocks' copying warps in the next one.
         __threadfence();
         if (share.head_units > 0) {
-            step.prepare<HIDDEN>(share.head_units);
-            step.gather<HIDDEN, true>(p.next, p.norm);
+            step.gather<HIDDEN, true>(p.next, p.norm, share.head_units);
             MARK(1)
 #ifdef SPECULATE
             step.multiply<HIDDEN>(
@@ -220,12 +219,12 @@ struct Head {
             s.sums[step.warp] = sum;
         }
         sync_consumers();
-        best = s.best[0];
-        sum = s.sums[0];
+        best = s.best[step.lane % WARPS];
+        sum = s.sums[step.lane % WARPS];
 #pragma unroll 1
-        for (int i = 1; i < WARPS; i++) {
-            best.offer(s.best[i]);
-            sum.add(s.sums[i]);
+        for (int mask = WARPS / 2; mask; mask >>= 1) {
+            best.offer(best.shuffled(mask));
+            sum.add(sum.shuffled(mask));
         }
     }
 

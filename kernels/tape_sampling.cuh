@@ -62,7 +62,7 @@ struct LogSum {
 
     __device__ __forceinline__ void add(const LogSum& other) {
         const float new_top = fmaxf(top, other.top);
-        sum = sum * expf(top - new_top) + other.sum * expf(other.top - new_top);
+        sum = sum * __expf(top - new_top) + other.sum * __expf(other.top - new_top);
         top = new_top;
     }
     __device__ __forceinline__ LogSum shuffled(int mask) const {

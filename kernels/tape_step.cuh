@@ -87,13 +87,15 @@ struct Step {
         }
     };
 
-    // K values of each token into fragments; with GAIN normalised but for the common factor.
+    // K values of each token into fragments; with GAIN normalised but for the common factor. `units`:
+    // of the stage's tape, whose first slots are taken meanwhile.
     template <int K, bool GAIN>
-    __device__ __forceinline__ void gather(const Quad* from, const u16* gain) {
+    __device__ __forceinline__ void gather(const Quad* from, const u16* gain, int units) {
         squares ^= 1;
         for (int token = 0; token < width; token++) {
             Words<K> words;
             words.ask_for(from + token * (K / 4), tid);
+            if (token == 0) prepare<K>(units);
             arrange<K, GAIN>(words, from + token * (K / 4), token, gain, false);
         }
         sync_consumers();
@@ -111,41 +113,51 @@ struct Step {
                 gains[i] = __ldg(reinterpret_cast<const uint2*>(gain) + tid + i * CONSUMERS);
         words.receive(from, tid, epoch, bounds);
         if (again) sync_consumers();
-        u8* to = at(p.at_activations);
         float sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < EACH; i++)
-            if (words.has(i, tid)) {
-                float4 x = words.quad[i].values();
-                if (GAIN) {
-                    sum += x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
-                    x = {x.x * low_bf16(gains[i].x), x.y * high_bf16(gains[i].x),
-                         x.z * low_bf16(gains[i].y), x.w * high_bf16(gains[i].y)};
-                }
-                u8* there = to + quad_offset(tid, token, width) + i * (CONSUMERS / 4 * 64) * width;
-                *reinterpret_cast<uint2*>(there) = halves_of(x.x, x.y);
-                *reinterpret_cast<uint2*>(there + 16) = halves_of(x.z, x.w);
-            }
+            if (words.has(i, tid)) place<GAIN>(words.quad[i].values(), gains[i], i, token, sum);
         if (GAIN) keep_squares(sum, token);
         clear_padding<K>(token);
     }
 
-    // The same from the embedding of the tokens that are fed.
-    __device__ __forceinline__ void gather_embedding(const u16* gain) {
-        u8* to = at(p.at_activations);
+    // Four values, this thread's i-th, to where they belong.
+    template <bool GAIN>
+    __device__ __forceinline__ void place(float4 x, uint2 gains, int i, int token, float& squared) {
+        if (GAIN) {
+            squared += x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
+            x = {x.x * low_bf16(gains.x), x.y * high_bf16(gains.x), x.z * low_bf16(gains.y),
+                 x.w * high_bf16(gains.y)};
+        }
+        u8* there = at(p.at_activations) + quad_offset(tid, token, width) +
+                    i * (CONSUMERS / 4 * 64) * width;
+        *reinterpret_cast<uint2*>(there) = halves_of(x.x, x.y);
+        *reinterpret_cast<uint2*>(there + 16) = halves_of(x.z, x.w);
+    }
+
+    // The same as `gather` from the embedding of the tokens that are fed.
+    __device__ __forceinline__ void gather_embedding(const u16* gain, int units) {
+        constexpr int EACH = Words<HIDDEN>::EACH;
         squares ^= 1;
         for (int token = 0; token < width; token++) {
-            const u16* row = p.embed + static_cast<i64>(s.token[token]) * HIDDEN;
+            const uint2* row = reinterpret_cast<const uint2*>(
+                p.embed + static_cast<i64>(s.token[token]) * HIDDEN);
+            uint2 values[EACH], gains[EACH];
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                if (Words<HIDDEN>::has(i, tid)) {
+                    values[i] = __ldg(row + tid + i * CONSUMERS);
+                    gains[i] = __ldg(reinterpret_cast<const uint2*>(gain) + tid + i * CONSUMERS);
+                }
+            if (token == 0) prepare<HIDDEN>(units);
             float sum = 0.0f;
-#pragma unroll 1
-            for (int column = tid * 2; column < HIDDEN; column += CONSUMERS * 2) {
-                const u32 pair = __ldg(reinterpret_cast<const u32*>(row + column));
-                const u32 gains = __ldg(reinterpret_cast<const u32*>(gain + column));
-                const float a = low_bf16(pair), b = high_bf16(pair);
-                sum += a * a + b * b;
-                *reinterpret_cast<uint2*>(to + fragment_offset(column, token, width)) =
-                    halves_of(a * low_bf16(gains), b * high_bf16(gains));
-            }
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                if (Words<HIDDEN>::has(i, tid)) {
+                    const float4 x = {low_bf16(values[i].x), high_bf16(values[i].x),
+                                      low_bf16(values[i].y), high_bf16(values[i].y)};
+                    place<true>(x, gains[i], i, token, sum);
+                }
             keep_squares(sum, token);
             clear_padding<HIDDEN>(token);
         }
@@ -200,10 +212,20 @@ struct Step {
         }
     }
 
+    // What this pass is the first to read, into L2: one trip to memory instead of one after another.
+    __device__ __forceinline__ void prefetch(const u8* from, int bytes) const {
+        if (tid * 128 < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + tid * 128));
+    }
+
     __device__ __forceinline__ void begin_pass() {
         if (tid < width && s.token[tid] >= VOCAB) s.token[tid] = VOCAB - 1;
         sync_consumers();
         const Share& share = s.share;
+        prefetch(reinterpret_cast<const u8*>(p.turns + static_cast<i64>(position) * (HEAD_DIM / 2)),
+                 width * (HEAD_DIM / 2) * static_cast<int>(sizeof(float2)));
+        for (int token = 0; token < width; token++)
+            prefetch(reinterpret_cast<const u8*>(p.embed) +
+                         static_cast<i64>(s.token[token]) * (HIDDEN * 2), HIDDEN * 2);
         float2* turns = at<float2>(p.at_turns);
 #pragma unroll 1
         for (int i = tid; i < width * (HEAD_DIM / 2); i += CONSUMERS)
@@ -233,11 +255,10 @@ struct Step {
         MARK(0)
         if (share.qkv_units > 0) {
             const u16* gain = p.attn_norm + layer * HIDDEN;
-            prepare<HIDDEN>(share.qkv_units);
             if (layer == 0)
-                gather_embedding(gain);
+                gather_embedding(gain, share.qkv_units);
             else
-                gather<HIDDEN, true>(p.next, gain);
+                gather<HIDDEN, true>(p.next, gain, share.qkv_units);
             epoch = epoch.next();
             MARK(1)
             multiply<HIDDEN>(share.qkv_units, [&](float* sums, int stride, int first, int n) {
@@ -421,24 +442,31 @@ struct Step {
         const int used = splits.used;
         const int each = share.words / 4, quads = each * width;
         MARK(0)
-        prepare<QUERY_SIZE>(share.out_units);
         for (int first = 0; first < quads; first += CONSUMERS / 16) {
             const int i = first + (tid >> 4);
             const int token = width == 1 ? 0 : i / each;
             const int word = share.word + (i - token * each) * 4;
             const bool mine = i < quads && word < QUERY_SIZE;
             const int head = word / HEAD_DIM, d = word % HEAD_DIM;
-            const i64 part = (static_cast<i64>(token) * HEADS + head) * p.splits;
+            const int part = (token * HEADS + head) * static_cast<int>(p.splits);
             Partial sum = {NOTHING, 0.0f, {}};
-            for (int one = tid & 15; one < used && mine; one += 16) {
-                const u64* const its_top = p.tops + (part + one) * 2;
-                const Quad* const its_part = p.parts + ((part + one) * HEAD_DIM + d) / 4;
+            for (int base = 0; base < used; base += 16) {
+                const int one = part + base + (tid & 15);
+                const bool wanted = mine && base + (tid & 15) < used;
+                const u64* const its_top = p.tops + one * 2;
+                const Quad* const its_part = p.parts + (one * HEAD_DIM + d) / 4;
                 Pair pair;
                 Quad quad;
-                do {  // both at once: one trip instead of two
+                if (wanted) {  // both at once: one trip instead of two
                     peek(its_top, pair);
                     peek(its_part, quad);
-                } while (!(pair.is(epoch) && quad.is(epoch)) && !bounds.is_dead());
+                }
+                if (first == 0 && base == 0) prepare<QUERY_SIZE>(share.out_units);
+                if (!wanted) continue;
+                while (!(pair.is(epoch) && quad.is(epoch)) && !bounds.is_dead()) {
+                    peek(its_top, pair);
+                    peek(its_part, quad);
+                }
                 sum.add({pair.a(), pair.b(), quad.values()});
             }
 #pragma unroll
@@ -476,7 +504,7 @@ struct Step {
         const Share& share = s.share;
         MARK(0)
         if (share.out_units > 0) {
-            gather<QUERY_SIZE, false>(p.attended, nullptr);
+            gather<QUERY_SIZE, false>(p.attended, nullptr, 0);  // prepared: see combine
             MARK(1)
             multiply<QUERY_SIZE>(
                 share.out_units, [&](float* sums, int stride, int first, int n) {
@@ -492,8 +520,7 @@ struct Step {
         const Share& share = s.share;
         MARK(0)
         if (share.slices > 0) {
-            prepare<HIDDEN>(share.slices * 2);
-            gather<HIDDEN, true>(p.middle, p.mlp_norm + layer * HIDDEN);
+            gather<HIDDEN, true>(p.middle, p.mlp_norm + layer * HIDDEN, share.slices * 2);
             MARK(1)
             multiply<HIDDEN>(
                 share.slices * 2, [&](float* sums, int stride, int first, int n) {

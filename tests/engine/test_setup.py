@@ -114,11 +114,11 @@ def test_an_engine_that_cannot_draft_refuses_before_anything_is_loaded(
 
 
 def test_persistent_stands_for_one_that_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    able = {PersistentTritonEngine: (), PersistentTapeEngine: ("ngram",), PersistentCpuEngine: ()}
+    able = {PersistentTapeEngine: (), PersistentTritonEngine: ("ngram",), PersistentCpuEngine: ()}
     for engine, methods in able.items():
         monkeypatch.setattr(engine, "unavailable", staticmethod(lambda: None))
         monkeypatch.setattr(engine, "speculates", methods, raising=False)
-    assert concrete_name("persistent") == "persistent-triton"
-    assert concrete_name("persistent", "ngram") == "persistent-tape"
+    assert concrete_name("persistent") == "persistent-tape"
+    assert concrete_name("persistent", "ngram") == "persistent-triton"
     with pytest.raises(UnpausedError, match="engine persistent has only --speculate ngram so far"):
         concrete_name("persistent", "draft")

@@ -72,6 +72,7 @@ _STATEMENTS = {
     "cp.async.cg": "copy_later((void*)(uintptr_t)there, bytes ? keys + from : nullptr, 16, "
     "nullptr);",
     "cp.async.mbarrier": "copy_later(nullptr, nullptr, 0, (uint64_t*)&barriers->full[slot]);",
+    "prefetch.global": ";",
     "%%tid.x": "tid = threadIdx.x;",
     "setmaxnreg": "",
     "fence.mbarrier_init": "",
