@@ -48,10 +48,13 @@ class Choices:
         slots = max(share.layer_slots for share in plan.shares) / plan.config.layers
         if slots > _LONG_LAYER:  # waits are few and short beside the stream
             return cls(in_flight=5, ahead=0)
-        return cls() if slots > _SHORT_LAYER else cls(ahead=8)
+        # With few key heads, blocks are left for shorter splits.
+        tiles = 2 if plan.splits > _MANY_SPLITS else KV_SLOTS
+        return cls(ahead=16 if slots > _SHORT_LAYER else 8, split_tiles=tiles)
 
 
 _LONG_LAYER, _SHORT_LAYER = 128, 32  # slots of a block
+_MANY_SPLITS = 32
 
 
 class TapeKernel:

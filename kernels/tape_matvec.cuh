@@ -153,12 +153,11 @@ struct Ahead {
             if (held == i && most > i) ring.take_slot(slot[i], lane, bounds), held = i + 1;
     }
     // As far as they have landed: what the others owe is to be looked for meanwhile.
-    __device__ __forceinline__ void try_fill(
-        Ring& ring, int most, int lane, Bounds& bounds) {
+    __device__ __forceinline__ void try_fill(Ring& ring, int most, int lane) {
 #pragma unroll
         for (int i = 0; i < DEPTH; i++)
             if (held == i && most > i && ring.has_landed())
-                ring.take_slot(slot[i], lane, bounds), held = i + 1;
+                ring.take_landed(slot[i], lane), held = i + 1;
     }
     // Slots that may be taken ahead, of `mine` and then `rest`: a call of multiply_units begins with
     // the first of its registers, so that one that does not end with the last takes none for others.

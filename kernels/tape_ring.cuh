@@ -98,7 +98,7 @@ struct Ring {
         if (first == 0) first = now;
 #endif
     }
-    // The same for all lanes.
+    // The same for all lanes: the first one's answer, which is that of all who ask after it.
     __device__ __forceinline__ bool has_landed() const {
         return __shfl_sync(~0u, barrier_is_past(barriers + slot * 8, parity), 0);
     }
@@ -106,6 +106,9 @@ struct Ring {
     __device__ __forceinline__ void take_slot(
         uint4 (&to)[SLOT_ROWS], int lane, Bounds& bounds) {
         await_slot(bounds);
+        take_landed(to, lane);
+    }
+    __device__ __forceinline__ void take_landed(uint4 (&to)[SLOT_ROWS], int lane) {
         const u32 from = base + slot * SLOT_BYTES;
 #pragma unroll
         for (int i = 0; i < SLOT_ROWS; i++) to[i] = load_shared(from + i * ROW_BYTES);

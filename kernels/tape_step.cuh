@@ -92,10 +92,10 @@ struct Step {
     template <int K, bool GAIN>
     __device__ __forceinline__ void gather(const Quad* from, const u16* gain, int units) {
         squares ^= 1;
+        prepare<K>(units);  // first: what is asked for too early has to be asked for again
         for (int token = 0; token < width; token++) {
             Words<K> words;
             words.ask_for(from + token * (K / 4), tid);
-            if (token == 0) prepare<K>(units);
             arrange<K, GAIN>(words, from + token * (K / 4), token, gain, false);
         }
         sync_consumers();
@@ -190,7 +190,7 @@ struct Step {
     // What a stage can do before it has its activations.
     template <int COLUMNS>
     __device__ __forceinline__ void prepare(int units) {
-        ahead.try_fill(ring, units * (padded(COLUMNS) / SLOT_COLUMNS), lane, bounds);
+        ahead.try_fill(ring, units * (padded(COLUMNS) / SLOT_COLUMNS), lane);
     }
 
     // Chunks of a stage's units; `use(sums, stride, first unit, units)` sees every warp's sums.
@@ -307,10 +307,9 @@ struct Step {
             const int token = i / (GROUP + 2), head = i % (GROUP + 2);
             float* vector = heads + i * HEAD_DIM;
             const float2* turns = at<float2>(p.at_turns) + token * (HEAD_DIM / 2);
-            if (head < GROUP)
-                rotate(vector, p.q_norm + layer * HEAD_DIM, turns, lane);
-            else if (head == GROUP)
-                rotate(vector, p.k_norm + layer * HEAD_DIM, turns, lane);
+            if (head <= GROUP)
+                rotate(vector, (head < GROUP ? p.q_norm : p.k_norm) + layer * HEAD_DIM, turns,
+                       lane);
             __syncwarp();
             if (head < GROUP) continue;
             u8* row = fresh + (head - GROUP) * KV_TILE_BYTES + token * KV_ROW_BYTES;
@@ -323,6 +322,7 @@ struct Step {
     __device__ __forceinline__ void append(int layer) {
         const u8* fresh = at(p.at_new);
         constexpr int CHUNKS = HEAD_DIM / 8;
+#pragma unroll 1
         for (int i = tid; i < 2 * width * CHUNKS; i += CONSUMERS) {
             const int which = i / (width * CHUNKS), token = i / CHUNKS % width, chunk = i % CHUNKS;
             if (position + token >= capacity) continue;
@@ -359,6 +359,7 @@ struct Step {
         const int token = row / GROUP, rows = min(8, width * GROUP - first_row);
         // The queries as operands, a warp for each k-step.
         uint4* queries = at<uint4>(p.at_queries);
+#pragma unroll 1
         for (int step = warp; step < STEPS; step += WARPS) {
             uint2 a = {}, b = {};
             if (row < width * GROUP) {
@@ -393,6 +394,7 @@ struct Step {
             kv_parity ^= 1;
             tile += KV_SLOTS;
         }
+        constexpr int MOST = KV_SLOTS + 1;  // warps that have a result
         const int active = min(KV_SLOTS, tiles) + (last ? 1 : 0);
         float* outs = at<float>(p.at_sums);
         if (warp < active && row < first_row + rows) {
@@ -409,15 +411,15 @@ struct Step {
         sync_consumers();
         for (int i = tid; i < rows * (HEAD_DIM / 4); i += CONSUMERS) {
             const int r = i / (HEAD_DIM / 4), d = i % (HEAD_DIM / 4) * 4;
-            float tops[WARPS], top = NOTHING, total = 0.0f;
+            float tops[MOST], top = NOTHING, total = 0.0f;
 #pragma unroll
-            for (int w = 0; w < WARPS; w++) {
+            for (int w = 0; w < MOST; w++) {
                 tops[w] = w < active ? s.tops[w][r] : NOTHING;
                 top = fmaxf(top, tops[w]);
             }
             float4 sum = {};
 #pragma unroll
-            for (int w = 0; w < WARPS; w++)
+            for (int w = 0; w < MOST; w++)
                 if (w < active) {
                     const float weight = power_of_two(tops[w] - top);
                     const float4 out =
@@ -442,6 +444,7 @@ struct Step {
         const int used = splits.used;
         const int each = share.words / 4, quads = each * width;
         MARK(0)
+        prepare<QUERY_SIZE>(share.out_units);
         for (int first = 0; first < quads; first += CONSUMERS / 16) {
             const int i = first + (tid >> 4);
             const int token = width == 1 ? 0 : i / each;
@@ -450,23 +453,15 @@ struct Step {
             const int head = word / HEAD_DIM, d = word % HEAD_DIM;
             const int part = (token * HEADS + head) * static_cast<int>(p.splits);
             Partial sum = {NOTHING, 0.0f, {}};
-            for (int base = 0; base < used; base += 16) {
-                const int one = part + base + (tid & 15);
-                const bool wanted = mine && base + (tid & 15) < used;
-                const u64* const its_top = p.tops + one * 2;
-                const Quad* const its_part = p.parts + (one * HEAD_DIM + d) / 4;
+            for (int one = tid & 15; one < used && mine; one += 16) {
+                const u64* const its_top = p.tops + (part + one) * 2;
+                const Quad* const its_part = p.parts + ((part + one) * HEAD_DIM + d) / 4;
                 Pair pair;
                 Quad quad;
-                if (wanted) {  // both at once: one trip instead of two
+                do {  // both at once: one trip instead of two
                     peek(its_top, pair);
                     peek(its_part, quad);
-                }
-                if (first == 0 && base == 0) prepare<QUERY_SIZE>(share.out_units);
-                if (!wanted) continue;
-                while (!(pair.is(epoch) && quad.is(epoch)) && !bounds.is_dead()) {
-                    peek(its_top, pair);
-                    peek(its_part, quad);
-                }
+                } while (!(pair.is(epoch) && quad.is(epoch)) && !bounds.is_dead());
                 sum.add({pair.a(), pair.b(), quad.values()});
             }
 #pragma unroll
@@ -556,8 +551,7 @@ struct Step {
         for (int first = 0; first < share.out_units; first += DOWN_UNITS) {
             const int count = min(DOWN_UNITS, share.out_units - first);
             float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
-            ahead.try_fill(ring, Ahead::to_take(count * PART_SLOTS, count * OTHER_SLOTS), lane,
-                           bounds);
+            ahead.try_fill(ring, Ahead::to_take(count * PART_SLOTS, count * OTHER_SLOTS), lane);
             down_parts(count, sums + warp * stride, first > 0);
             MARK(6)
             sync_consumers();
