@@ -185,7 +185,9 @@ def _shared(model: Model, weights: CpuWeights, box: mb.Mailbox) -> state.Shared:
     ]  # fmt: skip
 
     def floats(*size: int) -> np.ndarray:
-        return np.zeros(size, dtype=np.float32)
+        # Written, not only promised: the first pass of each width would pay for the pages, and be
+        # taken for dearer than it is.
+        return np.full(size, 0.0, dtype=np.float32)
 
     return state.Shared(
         words=box.words,
