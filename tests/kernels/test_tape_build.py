@@ -14,6 +14,7 @@ from benchmarks.shapes import SHAPES
 from engine.errors import UnpausedError
 from kernels import tape_build as build
 from kernels.tape_plan import static_bytes
+from kernels.tape_probe import COPY_BYTES
 
 needs_nvrtc = pytest.mark.skipif(
     build.nvrtc_reason() is not None, reason=f"no NVRTC: {build.nvrtc_reason()}"
@@ -24,6 +25,14 @@ needs_nvrtc = pytest.mark.skipif(
 @pytest.mark.parametrize("capability", [(9, 0), (10, 0), (12, 0)])
 def test_compiles_for_every_generation(capability: tuple[int, int]) -> None:
     code = build.compile_cubin(build.macros(SHAPES["smollm2-135m"]), build.architecture(capability))
+    assert code.startswith(b"\x7fELF")
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("capability", [(9, 0), (12, 0)])
+def test_the_bandwidth_probe_compiles(capability: tuple[int, int]) -> None:
+    macros = {"COPY_BYTES": str(COPY_BYTES)}
+    code = build.compile_cubin(macros, build.architecture(capability), "tape_probe.cu")
     assert code.startswith(b"\x7fELF")
 
 

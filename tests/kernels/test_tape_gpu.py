@@ -25,6 +25,7 @@ from engine.sampling import SamplingParams
 from engine.speculation import Speculation
 from engine.weights import as_weights
 from kernels import reference as twin
+from kernels.tape_probe import copied_bytes_per_s
 
 pytestmark = [
     pytest.mark.gpu,
@@ -297,3 +298,7 @@ def test_drafted_replies_are_identical_from_run_to_run(drafting: PersistentTapeE
     loop = ids_of(drafting, 10) * 4
     replies = [[t.id for t in drafting.decode(new_cache(drafting), loop, params)] for _ in range(5)]
     assert all(reply == replies[0] for reply in replies)
+
+
+def test_the_probe_reads_all_that_it_is_given() -> None:
+    assert copied_bytes_per_s(torch.device("cuda")) > 0

@@ -1,0 +1,240 @@
+// A block's place in a pass, and what its stages have in common: gathering and multiplying.
+#pragma once
+#include "tape_params.cuh"
+
+struct Block {
+    const Params& p;
+    Shared& s;
+    u8* dynamic;
+    int tid, warp, lane;
+    Ring ring;
+    Ahead ahead;
+    Bounds& bounds;
+    Epoch epoch;   // of the layer
+    Width width;
+    int position, pass, sampled;  // sampled: tokens
+    int flip;      // of the sums, toggled by every chunk
+    int squares;   // of the sums of squares, toggled by every gathering
+    u32 kv_parity;  // of this warp's slot of keys and values
+    int kv_head, split;  // this block's item of attention
+    Splits splits;       // of this pass
+    u16 *keys, *values;
+    int capacity;
+#ifdef SPECULATE
+    int meeting;  // of all blocks
+#endif
+#ifdef MEASURE
+    bool traced;
+    int trace_stage;
+    __device__ __forceinline__ i64 trace_at() const {
+        return (static_cast<i64>(blockIdx.x) * (TRACED_ROWS + 2) + trace_stage) * MARKS;
+    }
+#endif
+
+    template <class T = u8>
+    __device__ __forceinline__ T* at(i64 offset) const {
+        return reinterpret_cast<T*>(dynamic + offset);
+    }
+    __device__ __forceinline__ void begin(int layer, Stage stage) {
+        renew();
+        if (tid == 0) bounds.enter(sampled, layer, stage);
+    }
+    // Read anew at every stage: what follows from them is not worth a register until then.
+    __device__ __forceinline__ void renew() {
+        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(tid));
+        warp = __shfl_sync(~0u, tid / 32, 0);  // known to be the same for all lanes
+        lane = tid % 32;
+    }
+
+    // A thread's words of K values of one token, which begin at `first`.
+    template <int K>
+    struct Words {
+        static constexpr int QUADS = K / 4, EACH = (QUADS + CONSUMERS - 1) / CONSUMERS;
+        Quad quad[EACH];
+
+        __device__ __forceinline__ static bool has(int i, int tid) {
+            return (i + 1) * CONSUMERS <= QUADS || tid + i * CONSUMERS < QUADS;
+        }
+        __device__ __forceinline__ void ask_for(const Quad* first, int tid) {
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                if (has(i, tid)) peek(first + tid + i * CONSUMERS, quad[i]);
+        }
+        // Late ones are asked for again.
+        __device__ __forceinline__ void receive(
+            const Quad* first, int tid, Epoch epoch, Bounds& bounds) {
+            bool missing;
+            do {
+                missing = false;
+#pragma unroll
+                for (int i = 0; i < EACH; i++)
+                    if (has(i, tid) && !quad[i].is(epoch)) {
+                        peek(first + tid + i * CONSUMERS, quad[i]);
+                        missing = true;
+                    }
+            } while (missing && !bounds.is_dead());
+        }
+    };
+
+    // K values of each token into fragments; with GAIN normalised but for the common factor. `units`:
+    // of the stage's tape, whose first slots are taken meanwhile.
+    template <int K, bool GAIN>
+    __device__ __forceinline__ void gather(const Quad* from, const u16* gain, int units) {
+        squares ^= 1;
+        prepare<K>(units);  // first: what is asked for too early has to be asked for again
+        for (int token = 0; token < width; token++) {
+            Words<K> words;
+            words.ask_for(from + token * (K / 4), tid);
+            arrange<K, GAIN>(words, from + token * (K / 4), token, gain, false);
+        }
+        sync_consumers();
+    }
+
+    // What has been asked for into fragments. `again`: what was there is still being multiplied.
+    template <int K, bool GAIN>
+    __device__ __forceinline__ void arrange(
+        Words<K>& words, const Quad* from, int token, const u16* gain, bool again) {
+        constexpr int EACH = Words<K>::EACH;
+        uint2 gains[EACH];
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (GAIN && words.has(i, tid))
+                gains[i] = __ldg(reinterpret_cast<const uint2*>(gain) + tid + i * CONSUMERS);
+        words.receive(from, tid, epoch, bounds);
+        if (again) sync_consumers();
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (words.has(i, tid)) place<GAIN>(words.quad[i].values(), gains[i], i, token, sum);
+        if (GAIN) keep_squares(sum, token);
+        clear_padding<K>(token);
+    }
+
+    // Four values, this thread's i-th, to where they belong.
+    template <bool GAIN>
+    __device__ __forceinline__ void place(float4 x, uint2 gains, int i, int token, float& squared) {
+        if (GAIN) {
+            squared += x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
+            x = {x.x * low_bf16(gains.x), x.y * high_bf16(gains.x), x.z * low_bf16(gains.y),
+                 x.w * high_bf16(gains.y)};
+        }
+        u8* there = at(p.at_activations) + quad_offset(tid, token, width) +
+                    i * (CONSUMERS / 4 * 64) * width;
+        *reinterpret_cast<uint2*>(there) = halves_of(x.x, x.y);
+        *reinterpret_cast<uint2*>(there + 16) = halves_of(x.z, x.w);
+    }
+
+    // The same as `gather` from the embedding of the tokens that are fed.
+    __device__ __forceinline__ void gather_embedding(const u16* gain, int units) {
+        constexpr int EACH = Words<HIDDEN>::EACH;
+        squares ^= 1;
+        for (int token = 0; token < width; token++) {
+            const uint2* row = reinterpret_cast<const uint2*>(
+                p.embed + static_cast<i64>(s.token[token]) * HIDDEN);
+            uint2 values[EACH], gains[EACH];
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                if (Words<HIDDEN>::has(i, tid)) {
+                    values[i] = __ldg(row + tid + i * CONSUMERS);
+                    gains[i] = __ldg(reinterpret_cast<const uint2*>(gain) + tid + i * CONSUMERS);
+                }
+            if (token == 0) prepare<HIDDEN>(units);
+            float sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                if (Words<HIDDEN>::has(i, tid)) {
+                    const float4 x = {low_bf16(values[i].x), high_bf16(values[i].x),
+                                      low_bf16(values[i].y), high_bf16(values[i].y)};
+                    place<true>(x, gains[i], i, token, sum);
+                }
+            keep_squares(sum, token);
+            clear_padding<HIDDEN>(token);
+        }
+        sync_consumers();
+    }
+
+    __device__ __forceinline__ void keep_squares(float sum, int token) {
+#pragma unroll
+        for (int mask = 16; mask; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
+        if (lane == 0) s.squares[squares][warp][token] = sum;
+    }
+
+    // Weights are zero there, which only a number makes zero.
+    template <int COLUMNS>
+    __device__ __forceinline__ void clear_padding(int token) {
+        if (padded(COLUMNS) > COLUMNS)
+            for (int column = COLUMNS + tid * 2; column < padded(COLUMNS); column += CONSUMERS * 2)
+            *reinterpret_cast<uint2*>(
+                at(p.at_activations) + fragment_offset(column, token, width)) = {0, 0};
+    }
+
+    // What the gathered activations still have to be multiplied by.
+    __device__ __forceinline__ float norm_of(int token) const {
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < WARPS; i++) sum += s.squares[squares][i][token];
+        return rsqrtf(sum / HIDDEN + RMS_EPS);
+    }
+
+    // What a stage can do before it has its activations.
+    template <int COLUMNS>
+    __device__ __forceinline__ void prepare(int units) {
+        ahead.try_fill(ring, units * (padded(COLUMNS) / SLOT_COLUMNS), lane);
+    }
+
+    // Chunks of a stage's units; `use(sums, stride, first unit, units)` sees every warp's sums.
+    template <int COLUMNS, class Use>
+    __device__ __forceinline__ void multiply(int units, Use use) {
+        constexpr int SLOTS = padded(COLUMNS) / SLOT_COLUMNS;
+        const int chunk = width == 1 ? 16 : 8, stride = chunk * width * 8;
+        for (int first = 0; first < units; first += chunk) {
+            const int count = min(chunk, units - first);
+            float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
+            multiply_units<SLOTS>(ring, ahead, count, (units - first - count) * SLOTS,
+                                  at(p.at_activations), width, sums + warp * stride, warp, lane,
+                                  bounds);
+            MARK(6)
+            sync_consumers();
+            if (first + chunk >= units) MARK(2)
+            use(sums, stride, first, count);
+            flip ^= 1;
+        }
+    }
+
+    // What this pass is the first to read, into L2: one trip to memory instead of one after another.
+    __device__ __forceinline__ void prefetch(const u8* from, int bytes) const {
+        if (tid * 128 < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + tid * 128));
+    }
+
+    __device__ __forceinline__ void begin_pass() {
+        if (tid < width && s.token[tid] >= VOCAB) s.token[tid] = VOCAB - 1;
+        sync_consumers();
+        const Share& share = s.share;
+        prefetch(reinterpret_cast<const u8*>(p.turns + static_cast<i64>(position) * (HEAD_DIM / 2)),
+                 width * (HEAD_DIM / 2) * static_cast<int>(sizeof(float2)));
+        for (int token = 0; token < width; token++)
+            prefetch(reinterpret_cast<const u8*>(p.embed) +
+                         static_cast<i64>(s.token[token]) * (HIDDEN * 2), HIDDEN * 2);
+        float2* turns = at<float2>(p.at_turns);
+#pragma unroll 1
+        for (int i = tid; i < width * (HEAD_DIM / 2); i += CONSUMERS)
+            turns[i] = p.turns[static_cast<i64>(position) * (HEAD_DIM / 2) + i];
+        float* residual = at<float>(p.at_residual);
+        const int rows = share.out_units * 8;
+#pragma unroll 1
+        for (int i = tid; i < width * rows; i += CONSUMERS) {
+            const int row = share.out_unit * 8 + i % rows;
+            if (row < HIDDEN)
+                residual[i] =
+                    from_bf16(p.embed[static_cast<i64>(s.token[i / rows]) * HIDDEN + row]);
+        }
+        splits.divide(position, static_cast<int>(p.splits), static_cast<int>(p.split_tiles));
+#ifdef SPECULATE
+        if (tid == 0)
+            *const_cast<volatile i64*>(&s.begun_pass) =
+                static_cast<i64>(pass + 1) << 40 | static_cast<i64>(position) << 8 | width;
+#else
+        if (tid == 0) *const_cast<volatile int*>(&s.begun) = pass + 1;
+#endif
+    }
+};
