@@ -94,9 +94,9 @@ def report_of(macros: dict[str, str], arch: str) -> str:
 @needs_nvrtc
 def test_what_is_compiled_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNPAUSED_CACHE", str(tmp_path))
-    monkeypatch.setattr(build, "compile_cubin", lambda defines, arch: b"\x7fELF first")
+    monkeypatch.setattr(build, "compile_cubin", lambda defines, arch, entry: b"\x7fELF first")
     assert build.compiled({"LAYERS": "1"}, "sm_90a", "H200") == b"\x7fELF first"
-    monkeypatch.setattr(build, "compile_cubin", lambda defines, arch: b"\x7fELF second")
+    monkeypatch.setattr(build, "compile_cubin", lambda defines, arch, entry: b"\x7fELF second")
     assert build.compiled({"LAYERS": "1"}, "sm_90a", "H200") == b"\x7fELF first"
     for other in (({"LAYERS": "2"}, "sm_90a", "H200"), ({"LAYERS": "1"}, "sm_100a", "H200"),
                   ({"LAYERS": "1"}, "sm_90a", "H100")):  # fmt: skip
@@ -106,7 +106,7 @@ def test_what_is_compiled_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @needs_nvrtc
 def test_a_damaged_file_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNPAUSED_CACHE", str(tmp_path))
-    monkeypatch.setattr(build, "compile_cubin", lambda defines, arch: b"\x7fELF code")
+    monkeypatch.setattr(build, "compile_cubin", lambda defines, arch, entry: b"\x7fELF code")
     build.compiled({}, "sm_90a", "H200")
     (held,) = (tmp_path / "compiled").iterdir()
     held.write_bytes(b"half a fi")
