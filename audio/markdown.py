@@ -69,7 +69,7 @@ class SpokenWords:
             if token == "\n":
                 self._end_line()
             elif not token.isspace():
-                self._word(token)
+                self._long_word(token)
         self._held = text[complete:]
         while len(self._held) > _MAX_WORD:
             address = _URL.search(self._held)
@@ -78,6 +78,16 @@ class SpokenWords:
             else:
                 self._word(self._held[:_MAX_WORD])
                 self._held = self._held[_MAX_WORD:]
+
+    def _long_word(self, word: str) -> None:
+        """A whole word, cut where it would have been had it arrived bit by bit."""
+        while len(word) > _MAX_WORD:
+            address = _URL.search(word)
+            if address and address.start() < _MAX_WORD // 2:
+                break  # its rest is the address, and so not spoken
+            self._word(word[:_MAX_WORD])
+            word = word[_MAX_WORD:]
+        self._word(word)
 
     def _end_line(self) -> None:
         if self._line_empty or self._line_structured:

@@ -194,6 +194,16 @@ def test_a_word_without_end_is_bounded() -> None:
     assert len("".join(pieces)) > 19_000
 
 
+@pytest.mark.parametrize(
+    "word", ["9" * 3000, "a" * 201, "ab/cd?" * 200, f"See:https://example.org/{'a' * 900}."]
+)
+def test_a_long_word_is_bounded_however_it_arrives(word: str) -> None:
+    text = f"Before {word} and after it."
+    pieces = cut(text)
+    assert max(map(len, pieces)) < 600
+    assert pieces == cut(text, random.Random(1))
+
+
 def test_an_address_without_end_is_not_spoken() -> None:
     chunker = ClauseChunker()
     pieces = chunker.push("See [this page](https://")
