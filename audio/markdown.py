@@ -16,6 +16,7 @@ _CLOSERS = {_FENCE: _FENCE, _THINK_OPEN: _THINK_CLOSE}
 _OPENERS = (_FENCE, _THINK_OPEN, _THINK_CLOSE)  # a template may have opened the last already
 
 _MAX_WORD = 200  # characters; a longer one is cut, so that what is held stays bounded
+_MAX_FIGURES = 40  # a word of more is cut into parts of so many characters: 10 s of speech each
 _TOKEN = re.compile(r"\n|[^\S\n]+|\S+")
 _CJK_STOP = re.compile(r"([。！？；，、])")  # noqa: RUF001 - no space follows these
 _MARKER = re.compile(r"#{1,6}|>+|[-*+•]|\[[ xX]?\]|\[|\]")  # of a heading, quote, item, task
@@ -111,7 +112,8 @@ class SpokenWords:
         self._line_start = False
         if raw == "*" and self._after_digit:
             raw = "times"
-        words = [word for part in _clean(raw).split() if (word := _say(part))]
+        parts = [part for word in _clean(raw).split() for part in _parts(word)]
+        words = [word for part in parts if (word := _say(part))]
         if words:
             self._words += words
             self._after_digit = words[-1][-1].isdigit()
@@ -128,6 +130,13 @@ class SpokenWords:
         if _NUMBER.fullmatch(raw):
             self._structure()
         return False
+
+
+def _parts(word: str) -> list[str]:
+    """`word`, in parts where it has many figures: each of them is spoken as a word."""
+    if sum(map(str.isdigit, word)) <= _MAX_FIGURES:
+        return [word]
+    return [word[at : at + _MAX_FIGURES] for at in range(0, len(word), _MAX_FIGURES)]
 
 
 def _clean(word: str) -> str:
