@@ -161,7 +161,8 @@ def engine_entry(name: str) -> EngineEntry:
     if name == PERSISTENT.name:
         return PERSISTENT
     if name not in ENGINES:
-        raise UnpausedError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}")
+        known = ", ".join([*ENGINES, PERSISTENT.name])
+        raise UnpausedError(f"unknown engine {name!r}; known: {known}")
     return ENGINES[name]
 
 

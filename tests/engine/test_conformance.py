@@ -84,7 +84,9 @@ def test_the_registry_tells_what_there_is() -> None:
         assert entry.label and entry.summary and "\n" not in entry.label + entry.summary
         reason = entry.unavailable()
         assert reason is None or (reason and "\n" not in reason)
-    with pytest.raises(UnpausedError, match=rf"unknown engine 'warp'; known: .*{DEFAULT_ENGINE}"):
+    with pytest.raises(
+        UnpausedError, match=rf"unknown engine 'warp'; known: {DEFAULT_ENGINE}, .*, persistent$"
+    ):
         engine_entry("warp")
 
 
