@@ -26,6 +26,16 @@ def test_list_shows_every_name_and_its_state(capsys: pytest.CaptureFixture[str])
     assert "to fetch" in out and "cached" not in out
 
 
+@pytest.mark.parametrize("arguments", [[], ["bogus"], ["list", "--all"]])
+def test_a_wrong_command_line_is_one_line_too(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert left.value.code == 2 and line.startswith("unpaused: ") and line.endswith("--help)")
+
+
 def test_faults_are_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fetch", "nonsense"]) == 2
     assert main(["fetch"]) == 2  # the index is empty
