@@ -54,7 +54,8 @@ def compiled(function: Any, arguments: tuple[Any, ...], folder: Path) -> Any:
         function.compile(signature)
         return function
     _use_folder(function, folder)
-    if not any(folder.rglob("*.nbi")):
+    # numba keeps what it compiles by where the sources lie: another checkout has none yet.
+    if not any(Path(function.stats.cache_path).glob("*.nbi")):
         _log.warning("compiling the CPU engine, once for this machine: about 40 s")
     try:
         function.compile(signature)
