@@ -48,6 +48,7 @@ class Gate:
         self._changed = threading.Condition()
         self._queue: list[Ticket] = []  # the first one holds the gate
         self._durations = Durations()
+        self.left = 0  # turns that are over
 
     def enter(self, visitor: str = "", kind: str = "") -> Ticket:
         """Take a place in the queue for `visitor`, a turn of `kind` ("text", "voice", ...).
@@ -114,6 +115,7 @@ class Gate:
                 return
             now, held_at = self._clock(), ticket.held_at
             self._queue.remove(ticket)
+            self.left += 1
             if self._queue and self._queue[0].held_at is None:
                 self._queue[0].held_at = now
             if held_at is not None:

@@ -37,13 +37,19 @@ class Visitors:
         threading.Thread(target=self._watch, name="sweep", daemon=True).start()
 
     def _watch(self) -> None:
-        settled = False
+        settled, over = False, 0
         while not self._closed.wait(SWEEP_S):
             if not settled and self.runtime.ready:
                 keep_what_is_loaded()
                 settled = True
             self.sweep()
-            if settled and self._left and self.runtime.gate.length == 0:
+            gate = self.runtime.gate
+            if (
+                not self._sessions and gate.left > over
+            ):  # programs have used the server, without one
+                self._left = True
+            over = gate.left
+            if settled and self._left and gate.length == 0:
                 self._left = False
                 self.tidy()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -83,6 +84,23 @@ def test_busy_sessions_are_not_evicted(pipeline: FakePipeline) -> None:
     visitors.close(session.id)
     run(session)
     visitors.open()
+
+
+def test_what_programs_needed_is_given_back_though_no_session_ends(
+    pipeline: FakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ui.visitors.SWEEP_S", 0.02)
+    visitors, tidied = Visitors(Runtime(services(pipeline))), threading.Event()
+    monkeypatch.setattr(visitors, "tidy", tidied.set)
+    for thread in visitors.runtime.warm():
+        thread.join(30)
+    visitors.watch()
+    try:
+        assert not tidied.wait(0.3)
+        visitors.runtime.gate.enter("a program", "speech").leave()
+        assert tidied.wait(30)
+    finally:
+        visitors.close_all()
 
 
 def test_tabs_that_were_never_connected_are_no_more_than_sessions(pipeline: FakePipeline) -> None:
