@@ -55,7 +55,7 @@ class Report:
 def check_writable(path: Path) -> None:
     """Raise `UnpausedError` unless a file can be put at `path`."""
     folder = path.absolute().parent
-    if path.exists() and not path.is_file():
+    if path.is_symlink() or (path.exists() and not path.is_file()):  # /dev/stdout is a link
         raise UnpausedError(f"{path} is not a file: name one to write the results to")
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise UnpausedError(f"{folder} is no folder that can be written to: choose another path")

@@ -152,7 +152,7 @@ def check_writable(path: Path | None, question: Path) -> None:
         return
     if path.is_dir() or not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
         raise UnpausedError(f"cannot write {path}: name a file in a folder that can be written")
-    if path.exists() and not path.is_file():
+    if path.is_symlink() or (path.exists() and not path.is_file()):  # /dev/stdout is a link
         raise UnpausedError(f"cannot write {path}: it is no plain file")
     if path.exists() and path.samefile(question):
         raise UnpausedError(f"the reply would replace the question {path}: name another file")
