@@ -164,8 +164,8 @@ struct Block {
     __device__ __forceinline__ void clear_padding(int token) {
         if (padded(COLUMNS) > COLUMNS)
             for (int column = COLUMNS + tid * 2; column < padded(COLUMNS); column += CONSUMERS * 2)
-            *reinterpret_cast<uint2*>(
-                at(p.at_activations) + fragment_offset(column, token, width)) = {0, 0};
+                *reinterpret_cast<uint2*>(
+                    at(p.at_activations) + fragment_offset(column, token, width)) = {0, 0};
     }
 
     // What the gathered activations still have to be multiplied by.

@@ -134,15 +134,10 @@ __device__ constexpr int padded(int columns) {
     return (columns + SLOT_COLUMNS - 1) / SLOT_COLUMNS * SLOT_COLUMNS;
 }
 
-#ifndef AHEAD_DEPTH
-#define AHEAD_DEPTH 2
-#endif
 // A warp's part of the next slots, taken out of the ring ahead: while a stage waits for its
 // activations, the ring goes on filling.
 struct Ahead {
-    // As many as there are registers for beside a long row's operands.
-    static constexpr int DEPTH =
-        WIDTH == 1 && HIDDEN <= 2048 && HEADS * HEAD_DIM <= 2048 ? AHEAD_DEPTH : 2;
+    static constexpr int DEPTH = 2;  // with more, the code outgrows the instruction cache
     uint4 slot[DEPTH][SLOT_ROWS];
     int held;
 
@@ -166,13 +161,6 @@ struct Ahead {
     }
 };
 
-// The least number of slots that is whole units and all registers of Ahead.
-__device__ constexpr int turn_of(int slots) {
-    int turn = slots;
-    while (turn % Ahead::DEPTH) turn += slots;
-    return turn;
-}
-
 // Units of the tape, 8 weight rows by SLOTS * SLOT_COLUMNS columns. A unit's blocks of 32 columns
 // follow each other, dealt to the warps in turn; every warp leaves its partial sum of every unit in
 // `sums` [units][width][8], or with `add` adds it to what is there. `rest` slots of the stage follow,
@@ -193,7 +181,8 @@ __device__ __forceinline__ void multiply_units(
         to += width * 4;
         sum.clear();
     };
-    constexpr int DEPTH = Ahead::DEPTH, TURN = turn_of(SLOTS);
+    constexpr int DEPTH = Ahead::DEPTH, LAST = SLOTS - 1;
+    constexpr int TURN = SLOTS % DEPTH ? DEPTH * SLOTS : SLOTS;  // whole units, all of Ahead
     uint4 columns_held[SLOTS][2];
     if (WIDTH == 1)
 #pragma unroll
@@ -208,7 +197,6 @@ __device__ __forceinline__ void multiply_units(
 #pragma unroll
         for (int i = 0; i < TURN; i++) {
             if (TURN != SLOTS && first + i >= mine) break;
-            constexpr int LAST = SLOTS - 1;
             uint4(&now)[SLOT_ROWS] = ahead.slot[i % DEPTH];
             uint4 columns[2][4];
             if (WIDTH > 1)
