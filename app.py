@@ -10,30 +10,25 @@ import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from benchmarks import options as bench_options
 from engine import leaving
+from engine.leaving import Parser
 from ui import listen
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"unpaused: {message} (see {self.prog} --help)\n")
-
-
-def _shared() -> tuple[_Parser, _Parser]:
+def _shared() -> tuple[Parser, Parser]:
     """Options of the page and the commands, and those of whoever speaks and listens."""
     # Suppressed defaults let `app.py --engine X chat` hold, and made anew for page and commands:
     # `set_defaults` writes into the options, which argparse shares with the parents.
-    shared = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    shared = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     shared.add_argument("--engine", help="decode engine; `doctor` lists them (default: eager)")
     shared.add_argument("--model", help="a known name, a path, or a hub repository owner/name")
     shared.add_argument("--context", type=int, metavar="N", help="tokens kept (default: 2048)")
     shared.add_argument("--speculate", metavar="HOW", help="verify several drafted tokens a pass: "
         "ngram or draft:MODEL; off by default, as it pays only for text that repeats what is "
         "before it (quoting, editing); the reply is the same")  # fmt: skip
-    speech = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    speech = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     speech.add_argument("--stt", metavar="MODEL", help="speech model: tiny.en, base, a folder, ...")
     speech.add_argument("--voice", metavar="VOICE", help="Piper voice: a name, or an .onnx file")
     speech.add_argument("--language", metavar="CODE", help="of the speaker (what the model tells)")
@@ -42,17 +37,17 @@ def _shared() -> tuple[_Parser, _Parser]:
 
 def parser() -> argparse.ArgumentParser:
     """The commands and their options."""
-    sampling = _Parser(add_help=False)
+    sampling = Parser(add_help=False)
     sampling.add_argument("--max-tokens", type=int, default=256, help="(default: %(default)s)")
     sampling.add_argument("--temperature", type=float, default=0.0, help="(default: 0, greedy)")
     sampling.add_argument("--top-p", type=float, default=1.0, help="(default: 1, off)")
     # Without a penalty small greedy models fall into loops ("1.1.1.1.1...").
     sampling.add_argument("--repetition-penalty", type=float, default=1.1, help="(1.1; 1 is off)")
     sampling.add_argument("--seed", type=int, default=0, help="same seed, same reply (default: 0)")
-    json = _Parser(add_help=False)
+    json = Parser(add_help=False)
     json.add_argument("--json", action="store_true", help="one JSON object as the last line")
 
-    top = _Parser(prog="app.py", description="Unpaused: a voice assistant that shows its decode.",
+    top = Parser(prog="app.py", description="Unpaused: a voice assistant that shows its decode.",
                   epilog="Without a command: the page.", parents=[*_shared()])  # fmt: skip
     top.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     top.add_argument("--port", type=int, default=7860, help="port of the page (%(default)s)")
@@ -63,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
                      stt="stt", voice="voice", language=None)  # fmt: skip
     shared, speech = _shared()
     commands = top.add_subparsers(
-        dest="command", metavar="{chat,turn,listen,doctor,bench}", parser_class=_Parser
+        dest="command", metavar="{chat,turn,listen,doctor,bench}", parser_class=Parser
     )
 
     chat = commands.add_parser("chat", help="answer one line", parents=[shared, sampling, json])

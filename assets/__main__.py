@@ -5,21 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from assets.console import ConsoleProgress
 from assets.resolver import Resolver, default_resolver
 from engine import leaving
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"unpaused: {message} (see {self.prog} --help)\n")
+from engine.leaving import Parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code (2 for a fault told in one line)."""
-    parser = _Parser(prog="python -m assets", description=__doc__)
+    parser = Parser(prog="python -m assets", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     fetch = commands.add_parser("fetch", help="fetch weights (those used by default)")
     fetch.add_argument("names", nargs="*", help="names as `list` shows them, or owner/name")

@@ -8,6 +8,7 @@ run at the end, flushes its output and then leaves without the rest.
 from __future__ import annotations
 
 import _thread
+import argparse
 import atexit
 import os
 import signal
@@ -28,6 +29,13 @@ _NO_MEMORY = (
 )  # fmt: skip
 
 _interrupted = False
+
+
+class Parser(argparse.ArgumentParser):
+    """A wrong command line is one line on standard error, and exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"unpaused: {message} (see {self.prog} --help)\n")
 
 
 def run(command: Callable[[], int]) -> int:
