@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from engine.errors import UnpausedError
 
@@ -33,6 +33,16 @@ _interrupted = False
 
 class Parser(argparse.ArgumentParser):
     """A wrong command line is one line on standard error, and exit code 2."""
+
+    def parse_known_args(self, *args: Any, **more: Any) -> Any:
+        """As argparse's, but what nobody knows is a fault of the command that it was given to.
+
+        A command would hand it on, and its parents would point to their own help.
+        """
+        options, unknown = super().parse_known_args(*args, **more)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"unpaused: {message} (see {self.prog} --help)\n")

@@ -129,6 +129,16 @@ def test_a_bad_argument_is_one_line(
     assert_one_line(refused(capsys, *arguments), *words)
 
 
+@pytest.mark.parametrize("command", ["", "chat hi", "turn in.wav", "listen", "doctor", "bench"])
+def test_an_unknown_option_points_to_the_help_of_its_command(command: str, capsys: Capture) -> None:
+    error = refused(capsys, *command.split(), "--warp")
+    assert_one_line(error, "--warp", f"(see {' '.join(['app.py', *command.split()[:1]])} --help)")
+
+
+def test_an_unknown_option_before_the_command_is_no_fault_of_the_command(capsys: Capture) -> None:
+    assert_one_line(refused(capsys, "--warp", "chat", "hi"), "--warp", "(see app.py --help)")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("json_too", [True, False])
 def test_no_room_for_the_reply_is_one_line(smollm2_path: Path, json_too: bool) -> None:
