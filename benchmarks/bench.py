@@ -37,15 +37,16 @@ def run(options: argparse.Namespace) -> int:
     device = chosen_device(options.device)
     settings = _settings(options)
     names = engine_names(options.engines)
-    models = options.models or [options.model]
-    for spec in models:
-        check_subject(spec)
     if options.plot:
         from benchmarks.plots import check_plot_path
 
         check_plot_path(options.plot)
-    about = machine(device, settings.threads, options.commit)
-    report = Report(options.json, about, asdict(settings))
+    report = Report(options.json, machine(device, settings.threads, options.commit),
+                    asdict(settings))  # fmt: skip
+    models = options.models or [options.model]
+    for spec in models:  # last, as it may have to be fetched
+        check_subject(spec)
+    say_left_out(names, options.engines)
 
     def play(subject: Subject, entry: Entry) -> None:
         match = Match(subject, settings, report, entry, options.rivals)
@@ -128,11 +129,14 @@ def engine_names(named: Sequence[str] | None) -> list[str]:
             if reason:
                 raise UnpausedError(f"engine {name} is unavailable: {reason}")
         return list(dict.fromkeys(names))
-    reasons = {name: entry.unavailable() for name, entry in ENGINES.items()}
-    for name, reason in reasons.items():
-        if reason:
-            say(f"{name}: left out: {reason}")
-    return [name for name, reason in reasons.items() if not reason]
+    return [name for name, entry in ENGINES.items() if not entry.unavailable()]
+
+
+def say_left_out(names: Sequence[str], named: Sequence[str] | None) -> None:
+    """Why engines are missing that nobody has named; for when nothing is left to be refused."""
+    for name in ENGINES:
+        if not named and name not in names:
+            say(f"{name}: left out: {ENGINES[name].unavailable()}")
 
 
 def check_sizes(options: argparse.Namespace) -> None:

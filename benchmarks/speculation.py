@@ -33,11 +33,10 @@ OWN = Path("speculation.json")  # where the results go unless told otherwise
 def run(options: argparse.Namespace) -> int:
     """The command. 0 when every gate was green, 1 when one was red; faults are `UnpausedError`."""
     choices = read_choices(options.speculate)
+    if options.plot or options.rivals is not None:
+        raise UnpausedError("--speculate has neither --plot nor --rivals: leave them out")
     bench.check_sizes(options)
     names = bench.engine_names(options.engines)
-    models = options.models or [DEFAULT_MODEL]
-    for spec in models:
-        check_subject(spec)
     device = bench.chosen_device(options.device)
     threads = len(physical_cores())
     widths = [] if "width" in options.skip else range(2, MAX_WIDTH + 1)
@@ -47,6 +46,10 @@ def run(options: argparse.Namespace) -> int:
     path = OWN if options.json == LOCAL else options.json
     about = machine(device, threads, options.commit)
     report = Report(path, about, dataclasses.asdict(settings), KIND)
+    models = options.models or [DEFAULT_MODEL]
+    for spec in models:  # last, as it may have to be fetched
+        check_subject(spec)
+    bench.say_left_out(names, options.engines)
 
     def play(subject: Subject, entry: Entry) -> None:
         Contest(subject, settings, report, entry).play(names)

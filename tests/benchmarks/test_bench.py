@@ -134,12 +134,31 @@ def test_an_engine_that_fails_is_left_out_and_the_others_are_measured(
         (["--plot", "bench.jpeg"], [".png"]),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_line(arguments: list[str], words: list[str], capsys: Capture) -> None:
-    assert app.main(["bench", "--engines", "eager", *arguments]) == 2
-    captured = capsys.readouterr()
-    lines = [line for line in captured.err.splitlines() if line.startswith("unpaused: ")]
-    assert len(lines) == 1 and captured.out == ""
-    assert all(word in lines[0] for word in words), lines
+def test_bad_input_is_one_line(
+    arguments: list[str], words: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)  # some engines are left out
+    for command in (["bench"], ["bench", "--speculate", "ngram"]):
+        if "--plot" in arguments and len(command) > 1:
+            continue  # it has none
+        assert app.main([*command, *arguments]) == 2
+        captured = capsys.readouterr()
+        (line,) = captured.err.splitlines()
+        assert line.startswith("unpaused: ") and captured.out == ""
+        assert all(word in line for word in words), line
+
+
+def test_engines_left_out_are_told_where_nothing_is_refused(
+    folder: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(*_: Any) -> None:
+        raise UnpausedError("enough")
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(bench, "load_subject", nothing)
+    for named, told in (((), True), (("--engines", "eager"), False)):
+        assert run(tmp_path / "bench.json", "--models", folder, *named) == 2
+        assert ("graph: left out: " in capsys.readouterr().err) == told
 
 
 def test_without_a_gpu_that_is_said(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,11 +224,17 @@ def test_random_weights_need_recorded_replies(tmp_path: Path) -> None:
     ],
 )
 def test_bad_choices_are_one_line(choice: str, words: list[str], capsys: Capture) -> None:
-    assert app.main(["bench", "--speculate", choice, "--engines", "eager"]) == 2
+    assert app.main(["bench", "--speculate", choice]) == 2
     captured = capsys.readouterr()
-    lines = [line for line in captured.err.splitlines() if line.startswith("unpaused: ")]
-    assert len(lines) == 1 and captured.out == ""
-    assert all(word in lines[0] for word in words), lines
+    (line,) = captured.err.splitlines()
+    assert line.startswith("unpaused: ") and captured.out == ""
+    assert all(word in line for word in words), line
+
+
+@pytest.mark.parametrize("options", [["--rivals"], ["--plot", "drafts.png"]])
+def test_what_only_the_other_bench_has_is_refused(options: list[str], capsys: Capture) -> None:
+    assert app.main(["bench", "--speculate", "ngram", *options]) == 2
+    assert options[0] in capsys.readouterr().err
 
 
 def test_off_comes_first_and_each_once() -> None:
