@@ -113,7 +113,7 @@ class TapeKernel:
         self._tensors["parts"].zero_()
         if self.width > 1:  # tokens that narrower passes leave alone
             self.clear()
-        self.forget_faults()
+        self.begin()
         params = self._params(words, slots, run, numbers)
         pointer = (ctypes.c_void_p * 1)(params.ctypes.data)
         call(
@@ -121,8 +121,9 @@ class TapeKernel:
             self.memory.size, torch.cuda.current_stream().cuda_stream, ctypes.addressof(pointer),
         )  # fmt: skip
 
-    def forget_faults(self) -> None:
-        """Nobody has given up, and the earliest place of those who have is later than any."""
+    def begin(self) -> None:
+        """No ticket is drawn; nobody has given up, whose earliest place is later than any."""
+        self._tensors["tickets"].zero_()
         self._tensors["state"][0] = 0
         self._tensors["state"][2:] = -1
 
@@ -175,6 +176,7 @@ class TapeKernel:
             "seen": torch.zeros(c.vocab, dtype=torch.int8, device=device),
             "prompt": words(c.max_positions),
             "state": torch.tensor([0, 1, -1, -1], dtype=torch.int32).to(device),
+            "tickets": torch.zeros(c.layers * 3 + 1, dtype=torch.int32, device=device),
             "trace": words(self.blocks * stages * MARKS if self.measure else 1),
             "none": w.embed,
         }
@@ -188,11 +190,12 @@ class TapeKernel:
         tensors = [w.embed, w.attn_norm, w.mlp_norm, w.norm, *optional, t["turns"], t["plan"]]
         tensors += [t[name] for name in _EXCHANGES]
         tensors += [t["logits"], t["seen"], words, slots, run, numbers]
-        tensors += [t["prompt"], t["state"], t["trace"]]
+        tensors += [t["prompt"], t["state"], t["tickets"], t["trace"]]
         values = [self.tape.data_ptr(), plan.tape_stride, *(x.data_ptr() for x in tensors)]
         values += [
-            self.width, m.ring_slots, min(self.choices.in_flight, m.ring_slots - 1),
-            self.choices.ahead, self.choices.pace, plan.splits, self.choices.split_tiles,
+            plan.qkv_pool, plan.gate_pool, self.width, m.ring_slots,
+            min(self.choices.in_flight, m.ring_slots - 1), self.choices.ahead, self.choices.pace,
+            plan.splits, self.choices.split_tiles,
             self.trace_pass,
         ]  # fmt: skip
         values += m.offsets()

@@ -182,23 +182,37 @@ struct Block {
         ahead.try_fill(ring, units * (padded(COLUMNS) / SLOT_COLUMNS), lane);
     }
 
-    // Chunks of a stage's units; `use(sums, stride, first unit, units)` sees every warp's sums.
-    template <int COLUMNS, class Use>
-    __device__ __forceinline__ void multiply(int units, Use use) {
+    // A stage's units from number `first` on, chunk by chunk, and with POOL what this block gets of
+    // its pool; `use(sums, stride, first unit, units)` sees every warp's sums.
+    template <int COLUMNS, bool POOL, class Use>
+    __device__ __forceinline__ void multiply(int first, int units, Use use) {
         constexpr int SLOTS = padded(COLUMNS) / SLOT_COLUMNS;
-        const int chunk = width == 1 ? 16 : 8, stride = chunk * width * 8;
-        for (int first = 0; first < units; first += chunk) {
-            const int count = min(chunk, units - first);
+        const int chunk = width == 1 ? 16 : 8, stride = chunk * width * 8, end = first + units;
+        while (true) {
+            int count = min(chunk, end - first);
+            if (count <= 0) {
+                first = POOL ? pooled_unit() : OWN;
+                if (first == OWN) break;
+                count = 1;
+            }
             float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
-            multiply_units<SLOTS>(ring, ahead, count, (units - first - count) * SLOTS,
+            multiply_units<SLOTS>(ring, ahead, count, max(0, end - first - count) * SLOTS,
                                   at(p.at_activations), width, sums + warp * stride, warp, lane,
                                   bounds);
             MARK(6)
             sync_consumers();
-            if (first + chunk >= units) MARK(2)
+            MARK(2)
             use(sums, stride, first, count);
             flip ^= 1;
+            first += count;
         }
+    }
+
+    // Of the unit that comes next in the ring, the number if it is of a pool; the ring holds back
+    // nothing, so a stage that has a pool is followed by slots that are the block's own.
+    __device__ __forceinline__ int pooled_unit() {
+        ring.await_slot(bounds);
+        return bounds.is_dead() ? OWN : *const_cast<volatile int*>(&s.ring.unit[ring.slot]);
     }
 
     // What this pass is the first to read, into L2: one trip to memory instead of one after another.

@@ -1,31 +1,6 @@
 // The threads that help: they feed the ring and the cache's slots, and speak with the host.
 #pragma once
-#ifdef SPECULATE
-#include "tape_draft.cuh"
-#else
-#include "tape_reply.cuh"
-#endif
-
-// One thread: the tape, in the order of the passes, as long as there is room.
-__device__ __forceinline__ void feed_tape(const Params& p, Shared& s, u8* dynamic) {
-    Feeder feeder{shared_address(dynamic), shared_address(&s.ring), const_cast<volatile int*>(&s.quit),
-                  p.tape + blockIdx.x * p.tape_stride, static_cast<int>(p.ring_slots),
-                  static_cast<int>(p.in_flight), static_cast<int>(p.ahead),
-                  static_cast<int>(p.pace)};
-    feeder.start();
-    Passes passes(p);
-    bool going = true;
-    while (going) {
-        const bool head = passes.samples() && p.run[MAX_TOKENS] > 0;
-        const bool prefilled = passes.samples() && p.run[MAX_TOKENS] == 0;
-        const int slots = s.share.layer_slots + (head ? s.share.head_slots : 0);
-        for (int i = 0; i < slots && going; i++) going = feeder.feed(i, slots);
-        if (prefilled || *const_cast<volatile int*>(&s.quit)) break;
-        if (slots == 0) __nanosleep(1000);  // a model so small that there is nothing to do here
-        if (passes.fed < passes.prompt) passes.next();
-    }
-    feeder.drain();
-}
+#include "tape_feed.cuh"
 
 // One warp: this item's keys and values of the history, layer by layer, as long as there is room.
 __device__ __forceinline__ void feed_cache(const Params& p, Shared& s, u8* dynamic) {

@@ -8,12 +8,12 @@
 
 // A block's share; order: kernels/tape_plan.py.
 struct Share {
-    int qkv_unit, qkv_units, out_unit, out_units, slice, slices, head_unit, head_units, word,
-        words, layer_slots, head_slots, unused[4];
+    int qkv_unit, qkv_units, out_unit, out_units, gate_unit, gate_units, head_unit, head_units,
+        word, words, layer_slots, head_slots, qkv_slots, middle_slots, unused[2];
 };
 
 struct Params {
-    const u8* tape;  // [blocks][tape_stride]
+    const u8* tape;  // [blocks][tape_stride], then the pools
     i64 tape_stride;
     const u16 *embed, *attn_norm, *mlp_norm, *norm, *qkv_bias, *q_norm, *k_norm;
     const float2* turns;  // [positions][HEAD_DIM / 2] cosine, sine
@@ -31,7 +31,9 @@ struct Params {
     const double* numbers;
     const i64* prompt;
     u32* state;        // abort, epoch of the next run, and a place: Bounds
+    u32* tickets;      // [LAYERS][3], zero: drawn from the pools
     i64* trace;        // with MEASURE
+    i64 qkv_pool, gate_pool;  // units
     i64 width, ring_slots, in_flight, ahead, pace, splits, split_tiles, trace_pass;
     // Where things lie in dynamic shared memory.
     i64 at_activations, at_kv, at_new, at_sums, at_heads, at_queries, at_residual,

@@ -1,9 +1,13 @@
 """Who does what in the tape kernel, as data: each block's share of every stage, and its memory.
 
-Units are the least that a block can have of a stage: eight rows of a matrix; eight columns of the
-MLP (their gate and up weights); eight words of attention's result. Rows are split so that every
-block gets the same bytes as nearly as units allow; who gets one more of one kind gets one less of
-another. Eight rows are filled up to whole slots of the ring: no stage begins in the middle of one.
+Units are the least that a block can have of a stage: eight rows of a matrix, of gate and up four
+rows each; eight words of attention's result. Rows are split so that every block gets the same bytes
+as nearly as units allow; who gets one more of one kind gets one less of another. Eight rows are
+filled up to whole slots of the ring: no stage begins in the middle of one.
+
+Multiprocessors do not stream at the same speed: some are a twentieth faster than most, and each is
+now and then slower. So of the stages whose results nobody keeps, QKV and gate/up, an eighth lies in
+a pool, and its units go to whoever comes first.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from engine.models.base import ModelConfig
 
 WARPS = 8  # that compute
 UNIT = 8  # weight rows
-SLICE = 8  # MLP columns
+GATE_COLUMNS = 4  # of the MLP in a unit of gate and up
 DOWN_UNITS = 8  # of the down projection that go through its columns together
 BLOCK_COLUMNS = 32
 BLOCK_BYTES = 512
@@ -28,6 +32,9 @@ MAX_SPLITS = 64
 KV_SLOTS = 4  # tiles of keys and values that a block copies ahead
 TILE = 16  # positions that one warp attends to at a time
 _MIN_SLOTS = 3
+# Of a stage's own slots, before a pool: more than the ring and what is taken ahead of it. Who then
+# asks for a unit has seen this pass's exchange, so that everybody is through with the pass before.
+_SLOTS_BEFORE_POOL = MAX_SLOTS + 3
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -42,20 +49,27 @@ def padded(columns: int) -> int:
 
 @dataclass(frozen=True)
 class Share:
-    """One block's share; the fields, in this order, are the kernel's `Share`. Counts in units."""
+    """One block's share; the fields, in this order, are the kernel's `Share`. Counts in units.
+
+    `layer_slots`: of all layers; of one, `qkv_slots` come first and then, after the pool of QKV,
+    `middle_slots` of the output projection, gate and up; the rest, after the pool of gate and up,
+    is the down projection's.
+    """
 
     qkv_unit: int
     qkv_units: int
     out_unit: int
     out_units: int
-    slice: int
-    slices: int
+    gate_unit: int
+    gate_units: int
     head_unit: int
     head_units: int
     word: int
     words: int
     layer_slots: int = 0
     head_slots: int = 0
+    qkv_slots: int = 0
+    middle_slots: int = 0
 
     def row_of(self) -> list[int]:
         """As int32s, padded to 16."""
@@ -77,53 +91,69 @@ def _slots(units: int, columns: int) -> int:
     return units * (padded(columns) // SLOT_COLUMNS)
 
 
+def _pooled(units: int, columns: int, blocks: int) -> int:
+    """Units of a stage that have no owner: an eighth, if there are enough for that to pay."""
+    own = units * 7 // (8 * blocks)
+    return units - own * blocks if _slots(own, columns) >= _SLOTS_BEFORE_POOL else 0
+
+
 @dataclass(frozen=True)
 class Plan:
-    """The shares of `blocks` blocks of a model."""
+    """The shares of `blocks` blocks of a model; the last `qkv_pool` and `gate_pool` units of each
+    layer's QKV and gate/up are in nobody's share."""
 
     config: ModelConfig
     shares: tuple[Share, ...]
+    qkv_pool: int = 0
+    gate_pool: int = 0
 
     @classmethod
     def of(cls, config: ModelConfig, blocks: int) -> Plan:
         """The plan, or `UnpausedError` for a shape that the kernel does not do."""
         _check(config, blocks)
         c = config
-        qkv = _spread(ceil_div(c.qkv_size, UNIT), blocks, True)
+        qkv_units, gate_units = ceil_div(c.qkv_size, UNIT), c.intermediate // GATE_COLUMNS
+        pools = [0, 0]
+        if c.hidden // UNIT >= blocks:  # what says that a pool is empty is the stage after it
+            pools = [_pooled(units, c.hidden, blocks) for units in (qkv_units, gate_units)]
+        qkv = _spread(qkv_units - pools[0], blocks, True)
         out = _spread(ceil_div(c.hidden, UNIT), blocks, True)
-        columns = _spread(ceil_div(c.intermediate, SLICE), blocks, False)
+        gate = _spread(gate_units - pools[1], blocks, False)
         head = _spread(ceil_div(c.vocab, UNIT), blocks, False)
         words = _spread(ceil_div(c.q_size, UNIT), blocks, True)
         shares = []
         for i in range(blocks):
             share = Share(
                 qkv_unit=qkv[i][0], qkv_units=qkv[i][1], out_unit=out[i][0], out_units=out[i][1],
-                slice=columns[i][0], slices=columns[i][1],
+                gate_unit=gate[i][0], gate_units=gate[i][1],
                 head_unit=head[i][0], head_units=head[i][1],
                 word=words[i][0] * UNIT, words=words[i][1] * UNIT,
             )  # fmt: skip
-            slots = cls.slots_of(c, share)
-            shares.append(
-                replace(share, layer_slots=c.layers * sum(slots[:4]), head_slots=slots[4])
-            )
-        return cls(config, tuple(shares))
+            shares.append(cls._with_slots(c, share))
+        return cls(config, tuple(shares), *pools)
 
     @staticmethod
-    def slots_of(config: ModelConfig, share: Share) -> tuple[int, int, int, int, int]:
-        """Slots of a layer's QKV, output, gate/up and down, and of the head."""
-        c = config
-        return (
-            _slots(share.qkv_units, c.hidden),
-            _slots(share.out_units, c.q_size),
-            _slots(share.slices * 2, c.hidden),
-            sum(_slots(share.out_units, columns) for columns in down_parts(c)),
-            _slots(share.head_units, c.hidden),
+    def _with_slots(c: ModelConfig, share: Share) -> Share:
+        qkv, out = _slots(share.qkv_units, c.hidden), _slots(share.out_units, c.q_size)
+        gate = _slots(share.gate_units, c.hidden)
+        down = sum(_slots(share.out_units, columns) for columns in down_parts(c))
+        return replace(
+            share,
+            layer_slots=c.layers * (qkv + out + gate + down),
+            head_slots=_slots(share.head_units, c.hidden),
+            qkv_slots=qkv,
+            middle_slots=out + gate,
         )
 
     @property
     def tape_stride(self) -> int:
         """Bytes from one block's tape to the next."""
         return max(s.layer_slots + s.head_slots for s in self.shares) * SLOT_BYTES
+
+    @property
+    def pool_slots(self) -> int:
+        """Slots of a layer's pools: those of QKV first."""
+        return _slots(self.qkv_pool + self.gate_pool, self.config.hidden)
 
     @property
     def splits(self) -> int:

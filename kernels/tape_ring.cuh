@@ -1,15 +1,9 @@
 // The ring in shared memory that the tape runs through.
 //
-// One thread copies the tape, slot by slot, with bulk copies that complete on a barrier for each
-// slot; it waits for a free slot and for all but the last few copies to have landed, and for
-// nothing else: neither a stage's end nor a token's. What is in flight is bounded, because every
-// message of an exchange queues behind it; what has landed may fill the ring.
+// One thread (tape_feed.cuh) copies the tape, slot by slot, with bulk copies that complete on a
+// barrier for each slot. What has landed may fill the ring.
 #pragma once
 #include "tape_exchange.cuh"
-
-#ifndef KEEP_L2
-#define KEEP_L2 1
-#endif
 
 constexpr int BLOCK_BYTES = 512;              // what one warp multiplies at a time
 constexpr int ROW_BYTES = BLOCK_BYTES * WARPS;  // a block for each warp
@@ -67,7 +61,9 @@ __device__ __forceinline__ void barrier_wait(
 
 struct RingBarriers {
     u64 full[MAX_SLOTS], empty[MAX_SLOTS];
+    int unit[MAX_SLOTS];  // what a slot holds of a stage's pool, or OWN: known once it is full
 };
+constexpr int OWN = -1;
 constexpr u32 EMPTY = MAX_SLOTS * 8;  // from a slot's first barrier to its second
 
 // A warp's place in the ring.
@@ -118,83 +114,5 @@ struct Ring {
             slot = 0;
             parity ^= 1;
         }
-    }
-};
-
-// The producer's side: one thread.
-//
-// While the ring is full it asks L2 for what comes next, no faster than memory delivers: so memory
-// works on through the waits that are longer than the ring.
-struct Feeder {
-    u32 base, barriers;
-    volatile int* quit;
-    const u8* tape;
-    int slots, in_flight, ahead, pace;  // ahead: slots; pace: cycles a slot
-    u32 issued;
-    int asked;  // slots that L2 has been asked for and the ring has not
-    i64 asked_at;
-    u64 policy;
-
-    __device__ __forceinline__ void start() {
-        issued = 0;
-        asked = 0;
-        asked_at = cycles();
-        // Weights are read once a token: they should not push the cache and the exchange out of L2.
-#if KEEP_L2
-        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-#else
-        asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-#endif
-    }
-
-    // Slot `number` of a pass that has `count`. False when the run is over.
-    __device__ __forceinline__ bool feed(int number, int count) {
-        const u8* from = tape + static_cast<i64>(number) * SLOT_BYTES;
-        const u32 slot = issued % slots, round = issued / slots;
-        if (round > 0)
-            while (!barrier_is_past(barriers + slot * 8 + EMPTY, (round - 1) & 1)) {
-                if (*quit) return false;
-                look_ahead(number, count);
-            }
-        if (issued >= in_flight) {
-            const u32 copy = issued - in_flight;
-            while (!barrier_is_past(barriers + copy % slots * 8, (copy / slots) & 1))
-                look_ahead(number, count);
-        }
-        const u32 full = barriers + slot * 8;
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full),
-                     "r"(SLOT_BYTES)
-                     : "memory");
-        asm volatile(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-            "[%0], [%1], %2, [%3], %4;" ::"r"(base + slot * SLOT_BYTES),
-            "l"(from), "r"(SLOT_BYTES), "r"(full), "l"(policy)
-            : "memory");
-        issued++;
-        if (asked > 0)
-            asked--;
-        else
-            asked_at = cycles();
-        return true;
-    }
-
-    // A block must not leave while copies into it are under way.
-    __device__ __forceinline__ void drain() {
-        const u32 first = issued > in_flight ? issued - in_flight : 0;
-        for (u32 copy = first; copy < issued; copy++)
-            while (!barrier_passed(barriers + copy % slots * 8, (copy / slots) & 1)) {
-            }
-    }
-
-  private:
-    __device__ __forceinline__ void look_ahead(int number, int count) {
-        if (asked >= min(ahead, count) || cycles() - asked_at < pace) return;
-        const int next = number + asked < count ? number + asked : number + asked - count;
-        asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(
-                         tape + static_cast<i64>(next) * SLOT_BYTES),
-                     "r"(SLOT_BYTES), "l"(policy)
-                     : "memory");
-        asked++;
-        asked_at = cycles();
     }
 };

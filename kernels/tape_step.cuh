@@ -26,23 +26,24 @@ struct Step : Item {
                 gather<HIDDEN, true>(p.next, gain, share.qkv_units);
             epoch = epoch.next();
             MARK(1)
-            multiply<HIDDEN>(share.qkv_units, [&](float* sums, int stride, int first, int n) {
-                for (int i = tid; i < n * width * 2; i += CONSUMERS) {
-                    const int token = (i >> 1) % width, unit = (i >> 1) / width;
-                    const int row = (share.qkv_unit + first + unit) * 8 + (i & 1) * 4;
-                    if (row >= QKV_SIZE) continue;
-                    const float norm = norm_of(token);
-                    float4 x = sum_of_warps(sums, stride, i * 4);
-                    x = {x.x * norm, x.y * norm, x.z * norm, x.w * norm};
+            multiply<HIDDEN, true>(
+                share.qkv_unit, share.qkv_units, [&](float* sums, int stride, int first, int n) {
+                    for (int i = tid; i < n * width * 2; i += CONSUMERS) {
+                        const int token = (i >> 1) % width, unit = (i >> 1) / width;
+                        const int row = (first + unit) * 8 + (i & 1) * 4;
+                        if (row >= QKV_SIZE) continue;
+                        const float norm = norm_of(token);
+                        float4 x = sum_of_warps(sums, stride, i * 4);
+                        x = {x.x * norm, x.y * norm, x.z * norm, x.w * norm};
 #if QKV_BIAS
-                    const uint2 bias =
-                        *reinterpret_cast<const uint2*>(p.qkv_bias + layer * QKV_SIZE + row);
-                    x = {x.x + low_bf16(bias.x), x.y + high_bf16(bias.x),
-                         x.z + low_bf16(bias.y), x.w + high_bf16(bias.y)};
+                        const uint2 bias =
+                            *reinterpret_cast<const uint2*>(p.qkv_bias + layer * QKV_SIZE + row);
+                        x = {x.x + low_bf16(bias.x), x.y + high_bf16(bias.x),
+                             x.z + low_bf16(bias.y), x.w + high_bf16(bias.y)};
 #endif
-                    put(p.qkv + (token * QKV_SIZE + row) / 4, x.x, x.y, x.z, x.w, epoch);
-                }
-            });
+                        put(p.qkv + (token * QKV_SIZE + row) / 4, x.x, x.y, x.z, x.w, epoch);
+                    }
+                });
         } else {
             epoch = epoch.next();
         }
@@ -73,8 +74,8 @@ struct Step : Item {
         if (share.out_units > 0) {
             gather<QUERY_SIZE, false>(p.attended, nullptr, 0);  // prepared: see combine
             MARK(1)
-            multiply<QUERY_SIZE>(
-                share.out_units, [&](float* sums, int stride, int first, int n) {
+            multiply<QUERY_SIZE, false>(
+                0, share.out_units, [&](float* sums, int stride, int first, int n) {
                     add_to_residual(sums, stride, first, n, p.middle);
                 });
         }
@@ -86,20 +87,18 @@ struct Step : Item {
         begin(layer, GATE_UP);
         const Share& share = s.share;
         MARK(0)
-        if (share.slices > 0) {
-            gather<HIDDEN, true>(p.middle, p.mlp_norm + layer * HIDDEN, share.slices * 2);
+        if (share.gate_units > 0) {
+            gather<HIDDEN, true>(p.middle, p.mlp_norm + layer * HIDDEN, share.gate_units);
             MARK(1)
-            multiply<HIDDEN>(
-                share.slices * 2, [&](float* sums, int stride, int first, int n) {
+            multiply<HIDDEN, true>(
+                share.gate_unit, share.gate_units,
+                [&](float* sums, int stride, int first, int n) {
                     for (int i = tid; i < n * width; i += CONSUMERS) {
-                        const int token = (i >> 1) % width, slice = (i >> 1) / width;
-                        const int column = (share.slice + first / 2 + slice) * 8 + (i & 1) * 4;
-                        if (column >= INTERMEDIATE) continue;
-                        const int at_gate = (slice * 2 * width + token) * 8 + (i & 1) * 4;
+                        const int token = i % width, unit = first + i / width;
                         const float norm = norm_of(token);
-                        const float4 gate = sum_of_warps(sums, stride, at_gate);
-                        const float4 up = sum_of_warps(sums, stride, at_gate + width * 8);
-                        put(p.activated + (token * INTERMEDIATE + column) / 4,
+                        const float4 gate = sum_of_warps(sums, stride, i * 8);
+                        const float4 up = sum_of_warps(sums, stride, i * 8 + 4);
+                        put(p.activated + token * (INTERMEDIATE / 4) + unit,
                             product(gate.x * norm, up.x * norm),
                             product(gate.y * norm, up.y * norm),
                             product(gate.z * norm, up.z * norm),

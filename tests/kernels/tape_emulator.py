@@ -31,7 +31,7 @@ _SOURCES = (
     "tape_exchange.cuh", "tape_ring.cuh", "tape_matvec.cuh", "tape_attention.cuh",
     "tape_sampling.cuh", "tape_pace.cuh", "tape_params.cuh", "tape_block.cuh",
     "tape_item.cuh", "tape_step.cuh", "tape_filter.cuh", "tape_head.cuh",
-    "tape_reply.cuh", "tape_draft.cuh", "tape_help.cuh", "tape.cu",
+    "tape_reply.cuh", "tape_draft.cuh", "tape_feed.cuh", "tape_help.cuh", "tape.cu",
 )  # fmt: skip
 _OF_DRAFTS = ("tape_pace.cuh", "tape_draft.cuh")
 _SHARED_BYTES = 232448
@@ -211,7 +211,7 @@ class EmulatedTape:
     ) -> None:
         """What `TapeKernel.launch` does, until the kernel has ended."""
         self.kernel.clear()
-        self.kernel.forget_faults()
+        self.kernel.begin()
         values = self.kernel._params(words, slots, run, numbers)
         pass_ns = (ctypes.c_uint64 * (MAX_WIDTH + 1)).in_dll(self._library, "pass_ns")
         for width, cost_ns in enumerate(self.costs_ns):

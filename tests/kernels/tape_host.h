@@ -43,6 +43,11 @@ inline float __uint2float_rn(uint32_t x) { return (float)x; }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 template <class T> T __ldg(const T* p) { return *p; }
+inline unsigned atomicAdd(unsigned* p, unsigned value) {
+    const unsigned before = *p;
+    *p += value;
+    return before;
+}
 inline unsigned long long atomicMin(unsigned long long* p, unsigned long long value) {
     const unsigned long long old = *p;
     *p = min(old, value);

@@ -16,12 +16,14 @@ from engine.weights import as_weights, empty_weights
 from kernels.tape_pack import pack
 from kernels.tape_plan import (
     DOWN_UNITS,
-    SLICE,
+    GATE_COLUMNS,
+    MAX_SLOTS,
     SLOT_BYTES,
     UNIT,
     WARPS,
     Memory,
     Plan,
+    Share,
     down_columns,
     down_parts,
     padded,
@@ -82,53 +84,82 @@ class Reader:
         return found
 
 
-def test_the_tapes_hold_the_exact_weights_in_the_order_of_consumption() -> None:
-    for config in AWKWARD.values():
-        model, plan = model_of(config), Plan.of(config, 5)
-        tape = pack(model, plan)
-        c, w = config, model.weights
-        columns = {"hidden": padded(c.hidden), "q": padded(c.q_size)}
-        held = {
-            "qkv": torch.zeros(c.layers, c.qkv_size + 8, columns["hidden"]).bfloat16(),
-            "o": torch.zeros(c.layers, c.hidden + 8, columns["q"]).bfloat16(),
-            "gate": torch.zeros(c.layers, c.intermediate + 16, columns["hidden"]).bfloat16(),
-            "up": torch.zeros(c.layers, c.intermediate + 16, columns["hidden"]).bfloat16(),
-            "down": torch.zeros(c.layers, c.hidden + 8, padded(c.intermediate)).bfloat16(),
-            "head": torch.zeros(c.vocab + 8, columns["hidden"]).bfloat16(),
-        }
-        for i, share in enumerate(plan.shares):
-            reader = Reader(tape[i].view(-1, 32, 8))
-            for layer in range(c.layers):
-                rows = slice(share.qkv_unit * UNIT, (share.qkv_unit + share.qkv_units) * UNIT)
-                held["qkv"][layer, rows] = reader.take(share.qkv_units, columns["hidden"])
-                rows = slice(share.out_unit * UNIT, (share.out_unit + share.out_units) * UNIT)
-                held["o"][layer, rows] = reader.take(share.out_units, columns["q"])
-                both = reader.take(share.slices * 2, columns["hidden"]).view(
-                    -1, 2, UNIT, columns["hidden"]
-                )
-                mine = slice(share.slice * SLICE, (share.slice + share.slices) * SLICE)
-                held["gate"][layer, mine] = both[:, 0].reshape(-1, columns["hidden"])
-                held["up"][layer, mine] = both[:, 1].reshape(-1, columns["hidden"])
-                for first in range(0, share.out_units, DOWN_UNITS):
-                    units = min(DOWN_UNITS, share.out_units - first)
-                    row = (share.out_unit + first) * UNIT
-                    for part, width in enumerate(down_parts(c)):
-                        column = part * down_columns(c)
-                        held["down"][
-                            layer, row : row + units * UNIT, column : column + padded(width)
-                        ] = reader.take(units, padded(width))
-            end = reader.at * 512
-            assert end <= share.layer_slots * SLOT_BYTES < end + SLOT_BYTES
-            reader.at = share.layer_slots * SLOT_BYTES // 512
-            rows = slice(share.head_unit * UNIT, (share.head_unit + share.head_units) * UNIT)
-            held["head"][rows] = reader.take(share.head_units, columns["hidden"])
-        assert torch.equal(held["qkv"][:, : c.qkv_size, : c.hidden], w.qkv)
-        assert torch.equal(held["o"][:, : c.hidden, : c.q_size], w.o)
+POOLED = dataclasses.replace(AWKWARD["nine heads"], layers=2, intermediate=1024, vocab=64)
+
+
+class Held:
+    """What tapes and pools give back of each matrix, padded; fill it and compare it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        c = self.config = config
+        self.hidden, q = padded(c.hidden), padded(c.q_size)
+        rows = {
+            "qkv": (c.qkv_size + 8, self.hidden), "o": (c.hidden + 8, q),
+            "gate": (c.intermediate + 16, self.hidden), "up": (c.intermediate + 16, self.hidden),
+            "down": (c.hidden + 8, padded(c.intermediate)),
+        }  # fmt: skip
+        self.of = {name: torch.zeros(c.layers, *shape).bfloat16() for name, shape in rows.items()}
+        self.head = torch.zeros(c.vocab + 8, self.hidden).bfloat16()
+        self.q = q
+
+    def qkv(self, reader: Reader, layer: int, unit: int, units: int) -> None:
+        self.of["qkv"][layer, unit * UNIT : (unit + units) * UNIT] = reader.take(units, self.hidden)
+
+    def gate_up(self, reader: Reader, layer: int, unit: int, units: int) -> None:
+        both = reader.take(units, self.hidden).view(-1, 2, GATE_COLUMNS, self.hidden)
+        mine = slice(unit * GATE_COLUMNS, (unit + units) * GATE_COLUMNS)
+        self.of["gate"][layer, mine] = both[:, 0].reshape(-1, self.hidden)
+        self.of["up"][layer, mine] = both[:, 1].reshape(-1, self.hidden)
+
+    def rest(self, reader: Reader, layer: int, share: Share) -> None:
+        """The output projection, gate and up, and down."""
+        rows = slice(share.out_unit * UNIT, (share.out_unit + share.out_units) * UNIT)
+        self.of["o"][layer, rows] = reader.take(share.out_units, self.q)
+        self.gate_up(reader, layer, share.gate_unit, share.gate_units)
+        for first in range(0, share.out_units, DOWN_UNITS):
+            units = min(DOWN_UNITS, share.out_units - first)
+            row = (share.out_unit + first) * UNIT
+            for part, width in enumerate(down_parts(self.config)):
+                column = part * down_columns(self.config)
+                self.of["down"][
+                    layer, row : row + units * UNIT, column : column + padded(width)
+                ] = reader.take(units, padded(width))
+
+    def check(self, model: Model) -> None:
+        c, w, of = self.config, model.weights, self.of
         gate, up = w.gate_up.chunk(2, dim=1)
-        assert torch.equal(held["gate"][:, : c.intermediate, : c.hidden], gate)
-        assert torch.equal(held["up"][:, : c.intermediate, : c.hidden], up)
-        assert torch.equal(held["down"][:, : c.hidden, : c.intermediate], w.down)
-        assert torch.equal(held["head"][: c.vocab, : c.hidden], w.lm_head)
+        assert torch.equal(of["qkv"][:, : c.qkv_size, : c.hidden], w.qkv)
+        assert torch.equal(of["o"][:, : c.hidden, : c.q_size], w.o)
+        assert torch.equal(of["gate"][:, : c.intermediate, : c.hidden], gate)
+        assert torch.equal(of["up"][:, : c.intermediate, : c.hidden], up)
+        assert torch.equal(of["down"][:, : c.hidden, : c.intermediate], w.down)
+        assert torch.equal(self.head[: c.vocab, : c.hidden], w.lm_head)
+
+
+@pytest.mark.parametrize("config", [*AWKWARD.values(), POOLED])
+def test_the_tapes_hold_the_exact_weights_in_the_order_of_consumption(config: ModelConfig) -> None:
+    model, plan = model_of(config), Plan.of(config, 5)
+    packed, held = pack(model, plan), Held(config)
+    end_of_tapes = len(plan.shares) * plan.tape_stride // 2
+    tapes = packed[:end_of_tapes].view(len(plan.shares), -1)
+    for i, share in enumerate(plan.shares):
+        reader = Reader(tapes[i].view(-1, 32, 8))
+        for layer in range(config.layers):
+            held.qkv(reader, layer, share.qkv_unit, share.qkv_units)
+            held.rest(reader, layer, share)
+        end = reader.at * 512
+        assert end <= share.layer_slots * SLOT_BYTES < end + SLOT_BYTES
+        reader.at = share.layer_slots * SLOT_BYTES // 512
+        rows = slice(share.head_unit * UNIT, (share.head_unit + share.head_units) * UNIT)
+        held.head[rows] = reader.take(share.head_units, held.hidden)
+    reader = Reader(packed[end_of_tapes:].view(-1, 32, 8))
+    units = -(-config.qkv_size // UNIT), config.intermediate // GATE_COLUMNS
+    for layer in range(config.layers):
+        held.qkv(reader, layer, units[0] - plan.qkv_pool, plan.qkv_pool)
+        held.gate_up(reader, layer, units[1] - plan.gate_pool, plan.gate_pool)
+    assert reader.at * 512 == config.layers * plan.pool_slots * SLOT_BYTES
+    assert (plan.gate_pool > 0) == (config is POOLED)
+    held.check(model)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -136,22 +167,35 @@ def test_shares_cover_every_stage_once_and_evenly(name: str) -> None:
     config = SHAPES[name]
     plan = Plan.of(config, H200_BLOCKS)
     wanted = {
-        "qkv": config.qkv_size / UNIT,
+        "qkv": config.qkv_size / UNIT - plan.qkv_pool,
         "out": config.hidden / UNIT,
-        "slice": config.intermediate / SLICE,
+        "gate": config.intermediate / GATE_COLUMNS - plan.gate_pool,
         "head": config.vocab / UNIT,
     }
     for kind, units in wanted.items():
-        many = "slices" if kind == "slice" else f"{kind}_units"
-        first = "slice" if kind == "slice" else f"{kind}_unit"
         end, counts = 0, []
         for share in plan.shares:
-            assert getattr(share, first) == end
-            counts.append(getattr(share, many))
+            assert getattr(share, f"{kind}_unit") == end
+            counts.append(getattr(share, f"{kind}_units"))
             end += counts[-1]
         assert end == units and max(counts) - min(counts) <= 1
     # Everybody has something that everybody else waits for: the condition for reusing exchanges.
-    assert all(s.qkv_units or s.out_units or s.slices for s in plan.shares)
+    assert all(s.qkv_units or s.out_units or s.gate_units for s in plan.shares)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_pool_comes_after_enough_slots_of_ones_own_and_before_some(name: str) -> None:
+    """What the tickets rest on: see `kernels/tape_feed.cuh`."""
+    config = SHAPES[name]
+    plan = Plan.of(config, H200_BLOCKS)
+    unit_slots = padded(config.hidden) * 16 // SLOT_BYTES
+    assert bool(plan.gate_pool) == (name in ("llama-3.2-1b", "llama-3.1-8b"))
+    for share in plan.shares:
+        down = share.layer_slots // config.layers - share.qkv_slots - share.middle_slots
+        assert down > 0 or not plan.gate_pool
+        assert share.gate_units * unit_slots > MAX_SLOTS + 2 or not plan.gate_pool
+        assert share.qkv_slots > MAX_SLOTS + 2 or not plan.qkv_pool
+        assert share.qkv_slots == share.qkv_units * unit_slots
 
 
 @pytest.mark.parametrize("name", SHAPES)
