@@ -22,10 +22,10 @@
 
 struct Feeder {
     u32 base, barriers;
-    volatile int* quit;
+    volatile int *quit, *waiting;
     int* units;  // of the ring's slots
     const u8* tape;
-    int slots, in_flight, ahead, pace;  // ahead: slots; pace: cycles a slot
+    int slots, in_flight, quiet, ahead, pace;  // ahead: slots; pace: cycles a slot
     u32 issued;
     int at, count;  // slots of this pass on the block's own tape: the next, and all
     int asked;      // of those L2 has been asked for and the ring has not
@@ -55,6 +55,12 @@ struct Feeder {
         if (issued >= in_flight) {
             const u32 copy = issued - in_flight;
             while (!barrier_is_past(barriers + copy % slots * 8, (copy / slots) & 1)) look_ahead();
+        }
+        if (issued >= quiet) {
+            const u32 copy = issued - quiet;
+            while (*waiting &&
+                   !barrier_is_past(barriers + copy % slots * 8, (copy / slots) & 1))
+                look_ahead();
         }
         units[slot] = unit;
         const u32 full = barriers + slot * 8;
@@ -127,10 +133,11 @@ struct Feeder {
 // The tape, in the order of the passes, as long as there is room.
 __device__ __forceinline__ void feed_tape(const Params& p, Shared& s, u8* dynamic) {
     Feeder feeder{shared_address(dynamic), shared_address(&s.ring),
-                  const_cast<volatile int*>(&s.quit), s.ring.unit,
+                  const_cast<volatile int*>(&s.quit),
+                  const_cast<volatile int*>(&s.waiting), s.ring.unit,
                   p.tape + blockIdx.x * p.tape_stride, static_cast<int>(p.ring_slots),
-                  static_cast<int>(p.in_flight), static_cast<int>(p.ahead),
-                  static_cast<int>(p.pace)};
+                  static_cast<int>(p.in_flight), static_cast<int>(p.quiet),
+                  static_cast<int>(p.ahead), static_cast<int>(p.pace)};
     feeder.start();
     constexpr int PARTS = 3;  // of a layer: QKV; output, gate and up; down
     constexpr i64 UNIT_BYTES = padded(HIDDEN) / SLOT_COLUMNS * SLOT_BYTES;
