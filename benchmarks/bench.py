@@ -20,6 +20,7 @@ from benchmarks.machine import machine
 from benchmarks.match import Match, Settings, first_line, say
 from benchmarks.results import Entry, Report
 from benchmarks.subject import Subject, check_subject, load_subject
+from engine import leaving
 from engine.cpu_cores import physical_cores
 from engine.errors import UnpausedError
 from engine.registry import ENGINES, concrete_name, engine_entry
@@ -64,13 +65,9 @@ def measure(
     play: Callable[[Subject, Entry], None], shown: Callable[[Entry], str],
 ) -> None:  # fmt: skip
     """`play` each model in turn. Ctrl+C leaves a file of what was measured, marked as partial."""
-    try:
-        for spec in models:
-            _measure_model(spec, device, report, play, shown)
-    except KeyboardInterrupt:
-        report.save()
-        say(f"interrupted: what was measured is in {report.path}, marked as partial")
-        raise
+    leaving.last_words(report.interrupted)
+    for spec in models:
+        _measure_model(spec, device, report, play, shown)
 
 
 def _close(report: Report, options: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from benchmarks.results import Report
 from benchmarks.rivals import open_rivals
 from benchmarks.subject import Subject
 from benchmarks.timing import EngineSide, Side, SideFailed, figures, first_tokens, in_turn
+from engine import leaving
 from engine.bandwidth import read_bandwidth
 from engine.base import DecodeEngine
 from engine.errors import UnpausedError
@@ -38,7 +39,8 @@ class Settings:
 
 
 def say(text: str) -> None:
-    """Progress, beside the results on standard output."""
+    """Progress, beside the results on standard output; none after Ctrl+C, which ends it here."""
+    leaving.heed_lost_interrupt()
     print(text, file=sys.stderr, flush=True)
 
 

@@ -51,6 +51,22 @@ class Report:
         self.content["partial"] = False
         self.save()
 
+    def interrupted(self) -> str:
+        """Ctrl+C: save what was measured; the line that says so. Verdicts of the gate count.
+
+        An earlier file stays where there is nothing to put in its place.
+        """
+        if not any(entry.get("gate", {}).get("engines") for entry in self.content["models"]):
+            return nothing_measured()
+        self.save()
+        partial = ", marked as partial" if self.content["partial"] else ""
+        return f"interrupted: what was measured is in {self.path}{partial}"
+
+
+def nothing_measured() -> str:
+    """The line for a Ctrl+C that comes before any result."""
+    return "interrupted: nothing was measured"
+
 
 def check_writable(path: Path) -> None:
     """Raise `UnpausedError` unless a file can be put at `path`."""

@@ -18,10 +18,11 @@ from pathlib import Path
 
 from benchmarks import bench, speculation_table
 from benchmarks.machine import machine
-from benchmarks.results import LOCAL, Entry, Report
+from benchmarks.results import LOCAL, Entry, Report, nothing_measured
 from benchmarks.speculation_contest import KIND, Contest, Settings
 from benchmarks.speculation_rows import OFF
 from benchmarks.subject import Subject, check_subject
+from engine import leaving
 from engine.cpu_cores import physical_cores
 from engine.errors import UnpausedError
 from engine.setup import DEFAULT_MODEL, locate_drafting
@@ -83,6 +84,7 @@ def main() -> int:
     """`app.py bench --speculate off,ngram` with the same options."""
     from benchmarks.options import add_options
 
+    leaving.last_words(nothing_measured)
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add_options(parser)
     parser.set_defaults(speculate="off,ngram", rounds=3, gate=32, tokens=96)
@@ -90,6 +92,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from engine import leaving
-
+    leaving.heed_interrupts()
     leaving.leave(leaving.run(main))

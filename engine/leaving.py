@@ -29,6 +29,7 @@ _NO_MEMORY = (
 )  # fmt: skip
 
 _interrupted = False
+_last_words: Callable[[], str] | None = None
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,6 +58,7 @@ def run(command: Callable[[], int]) -> int:
     except UnpausedError as error:
         return _fault(str(error))
     except KeyboardInterrupt:
+        _say_last_words()  # said already, unless this is Python's own interrupt
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone, as in `| head`
         return BROKEN_PIPE
@@ -67,6 +69,8 @@ def run(command: Callable[[], int]) -> int:
         if line is None:
             raise
         return _fault(line)
+    finally:
+        last_words(None)  # they were the command's
 
 
 def leave(code: int) -> NoReturn:
@@ -90,13 +94,42 @@ def heed_interrupts() -> None:
         sys.unraisablehook = _unraisable
 
 
+def last_words(words: Callable[[], str] | None) -> None:
+    """From now on Ctrl+C says `words()`, a line, on standard error, wherever it lands; once.
+
+    They are found in the main thread in the middle of anything, and so may save what there is.
+    """
+    global _last_words
+    _last_words = words
+
+
+def heed_lost_interrupt() -> None:
+    """Interrupt again, where what an interrupt hit took it for a failure of its own."""
+    if _interrupted:
+        raise KeyboardInterrupt
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     global _interrupted
     if _interrupted:
         os._exit(INTERRUPTED)
     _interrupted = True
     _leave_later(INTERRUPTED)
+    _say_last_words()
     raise KeyboardInterrupt
+
+
+def _say_last_words() -> None:
+    global _last_words
+    words, _last_words = _last_words, None
+    if words is None:
+        return
+    try:
+        line = words()
+    except Exception as error:  # nobody could do anything about it any more
+        line = f"interrupted: {error}"
+    with suppress(OSError):  # past `sys.stderr`, which may be in the middle of a line itself
+        os.write(2, f"{line}\n".encode(errors="replace"))
 
 
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:

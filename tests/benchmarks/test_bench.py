@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import app
-from benchmarks import bench, growth
+from benchmarks import bench, gate, growth, match
 from benchmarks.results import Entry, load_file
 from benchmarks.timing import EngineSide
 from engine.errors import UnpausedError
@@ -98,6 +98,31 @@ def test_interrupted_the_results_so_far_are_kept_and_marked(
     (entry,) = load_file(path)
     assert entry["partial"] and set(entry["engines"]) >= {"eager", "persistent-cpu"}
     assert "context" not in entry["growth"]
+
+
+@pytest.mark.parametrize("where", ["loading", "gate", "an engine's gate", "timing"])
+def test_an_interrupt_says_what_is_kept(
+    where: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    owner, name = {
+        "loading": (bench, "load_subject"), "gate": (gate.Gate, "open"),
+        "an engine's gate": (gate.Gate, "judge"), "timing": (match.Match, "_time"),
+    }[where]  # fmt: skip
+    monkeypatch.setattr(owner, name, interrupted)
+    path = tmp_path / "bench.json"
+    path.write_text("an earlier result")
+    assert run(path, "--models", folder) == 130
+    line = capfd.readouterr().err.splitlines()[-1]
+    if where == "timing":
+        assert line == f"interrupted: what was measured is in {path}, marked as partial"
+        assert load_file(path)[0]["partial"]
+    else:
+        assert line == "interrupted: nothing was measured"
+        assert path.read_text() == "an earlier result"
 
 
 def test_an_engine_that_fails_is_left_out_and_the_others_are_measured(

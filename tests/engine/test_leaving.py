@@ -118,12 +118,10 @@ def test_a_reader_that_has_gone_is_no_fault() -> None:
     process.stderr.close()
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "print('ready', flush=True)\ntime.sleep(50)",
-        # Swallowed where Python cannot raise it: out of a destructor.
-        """
+WHERE_IT_LANDS = [
+    "print('ready', flush=True)\ntime.sleep(50)",
+    # Swallowed where Python cannot raise it: out of a destructor.
+    """
 class Slow:
     def __del__(self):
         print("ready", flush=True)
@@ -132,8 +130,8 @@ slow = Slow()
 del slow
 time.sleep(50)
 """,
-        # Swallowed by a library.
-        """
+    # Swallowed by a library.
+    """
 print("ready", flush=True)
 try:
     time.sleep(50)
@@ -141,16 +139,16 @@ except BaseException:
     pass
 time.sleep(50)
 """,
-        # Turned into something else by a library.
-        """
+    # Turned into something else by a library.
+    """
 print("ready", flush=True)
 try:
     time.sleep(50)
 except BaseException as error:
     raise ValueError("numba could not start") from error
 """,
-        # What it interrupts has a destructor that does not cope.
-        """
+    # What it interrupts has a destructor that does not cope.
+    """
 class Half:
     def __init__(self):
         print("ready", flush=True)
@@ -160,15 +158,48 @@ class Half:
         self.pointer
 Half()
 """,
-        # Something else holds the end up.
-        """
+    # Something else holds the end up.
+    """
 atexit.register(threading.Event().wait)
 print("ready", flush=True)
 time.sleep(50)
 """,
-    ],
-)
+]
+
+
+@pytest.mark.parametrize("body", WHERE_IT_LANDS)
 def test_an_interrupt_ends_it_wherever_it_lands(body: str) -> None:
+    assert interrupted(body) == (130, "", "")
+
+
+@pytest.mark.parametrize("body", WHERE_IT_LANDS)
+def test_the_last_words_are_said_wherever_it_lands(body: str) -> None:
+    words = "leaving.last_words(lambda: 'early')\nleaving.last_words(lambda: 'kept, as a whole')\n"
+    assert interrupted(words + body.strip()) == (130, "", "kept, as a whole\n")
+
+
+def test_last_words_that_fail_say_why() -> None:
+    words = "leaving.last_words(lambda: open('/no/such/file').name)\n"
+    code, out, err = interrupted(words + WHERE_IT_LANDS[0])
+    assert (code, out) == (130, "") and len(err.splitlines()) == 1
+    assert err.startswith("interrupted: ") and "/no/such/file" in err
+
+
+def test_last_words_are_said_of_python_s_own_interrupt_too() -> None:
+    words = "leaving.last_words(lambda: 'kept')\nsignal.signal(2, signal.default_int_handler)\n"
+    assert interrupted("import signal\n" + words + WHERE_IT_LANDS[0]) == (130, "", "kept\n")
+
+
+def test_an_interrupt_that_was_lost_can_be_asked_for() -> None:
+    body = """
+print("ready", flush=True)
+try:
+    time.sleep(50)
+except BaseException:
+    pass
+leaving.heed_lost_interrupt()
+print("not heeded")
+"""
     assert interrupted(body) == (130, "", "")
 
 
