@@ -6,11 +6,7 @@ little-endian PCM16.
 
 from __future__ import annotations
 
-import contextlib
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import soundfile
@@ -18,6 +14,7 @@ import soxr
 
 from audio.riff import missing_bytes
 from engine.errors import UnpausedError
+from engine.files import whole_file
 
 STT_RATE_HZ = 16000  # what Whisper and Silero were trained at
 MAX_FILE_S = 600
@@ -87,29 +84,13 @@ def read_audio(path: Path | str) -> np.ndarray:
     return samples / peak if peak > 1 else samples
 
 
-def write_wav(path: Path | str, pcm16: np.ndarray, rate_hz: int) -> None:
+def write_wav(path: Path, pcm16: np.ndarray, rate_hz: int) -> None:
     """Write int16 [n] as a mono WAV; under `path` there is all of it or what was there before."""
-    with _whole_file(Path(path)) as file:
-        soundfile.write(file, pcm16, rate_hz, format="WAV", subtype="PCM_16")
-
-
-def write_bytes(path: Path | str, content: bytes) -> None:
-    """Write `content`; under `path` there is all of it or what was there before."""
-    with _whole_file(Path(path)) as file:
-        file.write(content)
-
-
-@contextlib.contextmanager
-def _whole_file(path: Path) -> Iterator[BinaryIO]:
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with partial.open("xb") as file:
-            yield file
-        partial.replace(path)
-    except (soundfile.SoundFileError, OSError) as error:
-        raise UnpausedError(f"cannot write {path}: {_reason(error)}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        try:
+            soundfile.write(file, pcm16, rate_hz, format="WAV", subtype="PCM_16")
+        except soundfile.SoundFileError as error:
+            raise UnpausedError(f"cannot write {path}: {_reason(error)}") from error
 
 
 def _check_file(path: Path) -> None:

@@ -15,9 +15,10 @@ from matplotlib.figure import Figure, SubFigure
 from benchmarks.anatomy_parts import PARTS, anatomy_parts
 from benchmarks.hardware import Hardware, load_hardware
 from benchmarks.plot_style import PART_COLOURS, logarithmic, look, patch
-from benchmarks.results import check_writable, load_file
+from benchmarks.results import load_file
 from benchmarks.table import heading
 from engine.errors import UnpausedError
+from engine.files import check_writable
 
 Entry = Mapping[str, Any]
 Canvas = Figure | SubFigure

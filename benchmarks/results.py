@@ -7,12 +7,12 @@ out entries, each with its run's machine and settings, so that nobody else needs
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from engine.errors import UnpausedError
+from engine.files import check_writable, whole_file
 
 RESULTS = Path(__file__).with_name("results")
 LOCAL = Path("bench.json")  # where `app.py bench` writes unless told otherwise
@@ -68,23 +68,10 @@ def nothing_measured() -> str:
     return "interrupted: nothing was measured"
 
 
-def check_writable(path: Path) -> None:
-    """Raise `UnpausedError` unless a file can be put at `path`."""
-    folder = path.absolute().parent
-    if path.is_symlink() or (path.exists() and not path.is_file()):  # /dev/stdout is a link
-        raise UnpausedError(f"{path} is not a file: name one to write the results to")
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UnpausedError(f"{folder} is no folder that can be written to: choose another path")
-
-
 def write_json(path: Path, content: Any) -> None:
-    """Replace `path` in one step."""
-    half = path.with_name(path.name + ".part")
-    try:
-        half.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        half.replace(path)
-    except OSError as error:
-        raise UnpausedError(f"{path} cannot be written ({error.strerror or error})") from error
+    """Replace `path` in one step. Raises `UnpausedError`."""
+    with whole_file(path) as file:
+        file.write((json.dumps(content, indent=1) + "\n").encode())
 
 
 def load_results(folder: Path = RESULTS, kind: str = KIND) -> list[Entry]:

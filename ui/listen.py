@@ -139,10 +139,10 @@ def _files(options: argparse.Namespace) -> int:
     from ui.listen_keys import Keys
     from ui.listen_room import FILE_RATE_HZ, FileRoom
     from ui.listen_talk import Controls, Talk
-    from ui.loading import check_writable
+    from ui.loading import check_reply_path
 
     samples = read_audio(options.heard)
-    check_writable(options.out, options.heard)
+    check_reply_path(options.out, options.heard)
     room = FileRoom(samples, options.fast)
     with Talk(options, load_assistant(options), FILE_KEYS, room) as talk:
         player = Player(room.outlet, talk.played, room.clock)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import UnpausedError
+from engine.files import check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -146,13 +147,10 @@ def load_judge() -> Judge | None:
     return judge.probability if judge.warm_ms() <= MAX_JUDGE_MS else None
 
 
-def check_writable(path: Path | None, question: Path) -> None:
+def check_reply_path(path: Path | None, question: Path) -> None:
     """Say before the work, not after it, that its result could not be kept."""
     if path is None:
         return
-    if path.is_dir() or not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-        raise UnpausedError(f"cannot write {path}: name a file in a folder that can be written")
-    if path.is_symlink() or (path.exists() and not path.is_file()):  # /dev/stdout is a link
-        raise UnpausedError(f"cannot write {path}: it is no plain file")
+    check_writable(path)
     if path.exists() and path.samefile(question):
         raise UnpausedError(f"the reply would replace the question {path}: name another file")

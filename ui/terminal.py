@@ -12,7 +12,7 @@ from engine.registry import ENGINES
 from ui.figures import sum_of, summary
 from ui.loading import (
     check_engine,
-    check_writable,
+    check_reply_path,
     lazy_engines,
     load_judge,
     load_model,
@@ -63,7 +63,7 @@ def turn(options: argparse.Namespace) -> int:
     sampling(options)  # what is wrong with the options is said before anything is loaded
     options.engine = check_engine(options)
     samples = read_audio(options.audio)
-    check_writable(options.out, options.audio)
+    check_reply_path(options.out, options.audio)
     end, outcome = speech_end(samples, StreamingVad().probability), Outcome()
     if end is not None:
         file_turn = FileTurn(load_assistant(options), StreamingVad(), show=not options.json)

@@ -155,7 +155,7 @@ def test_an_engine_that_fails_is_left_out_and_the_others_are_measured(
         (["--gate", "0"], ["no speed without a gate"]),
         (["--context", "3"], ["--context"]),
         (["--json", "/no/such/folder/bench.json"], ["/no/such/folder"]),
-        (["--json", "/"], ["not a file"]),
+        (["--json", "/"], ["cannot write /:", "no plain file"]),
         (["--plot", "bench.jpeg"], [".png"]),
     ],
 )  # fmt: skip

@@ -18,16 +18,8 @@ from benchmarks.plots import (
     save_all,
     size_figure,
 )
-from benchmarks.results import (
-    RESULTS,
-    Entry,
-    Report,
-    check_writable,
-    load_file,
-    load_results,
-)
+from benchmarks.results import RESULTS, Entry, Report, load_file, load_results
 from engine.errors import UnpausedError
-from ui import loading
 
 
 def test_a_report_is_partial_until_it_is_finished(tmp_path: Path) -> None:
@@ -51,17 +43,6 @@ def test_what_is_no_result_is_named(content: str, tmp_path: Path) -> None:
     path.write_text(content, encoding="utf-8")
     with pytest.raises(UnpausedError, match="is not a result of the benchmark"):
         load_results(tmp_path)
-
-
-def test_a_link_is_not_replaced(tmp_path: Path) -> None:
-    """/dev/stdout is one: redirected to a file it looks like a file, and must stay a link."""
-    (tmp_path / "real.json").write_text("{}")
-    link = tmp_path / "link.json"
-    link.symlink_to(tmp_path / "real.json")
-    with pytest.raises(UnpausedError, match=r"link\.json is not a file"):
-        check_writable(link)
-    with pytest.raises(UnpausedError, match=r"cannot write .*link\.json"):
-        loading.check_writable(link, tmp_path / "question.wav")
 
 
 def test_committed_results_passed_their_gate_and_say_when_they_are_partial() -> None:
