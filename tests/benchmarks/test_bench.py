@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -184,6 +185,15 @@ def test_engines_left_out_are_told_where_nothing_is_refused(
     for named, told in (((), True), (("--engines", "eager"), False)):
         assert run(tmp_path / "bench.json", "--models", folder, *named) == 2
         assert ("graph: left out: " in capsys.readouterr().err) == told
+
+
+def test_the_readme_names_every_option(capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        app.main(["bench", "--help"])
+    options = set(re.findall(r"--[a-z]+", capsys.readouterr().out)) - {"--help", "--model"}
+    text = (ROOT / "README.md").read_text("utf-8").partition("## Measured")[2]
+    assert len(options) > 10
+    assert options <= set(re.findall(r"--[a-z]+", text.partition("<!--")[0]))
 
 
 def test_without_a_gpu_that_is_said(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
