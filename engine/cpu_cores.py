@@ -1,4 +1,4 @@
-"""Which cores this process may compute on."""
+"""Which cores this process may compute on, and what the system says of them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,13 @@ def physical_cores() -> list[int]:
             siblings = Path(_TOPOLOGY.format(cpu)).read_text("ascii").strip()
         first_of_core.setdefault(siblings, cpu)
     return list(first_of_core.values())[: _quota()]
+
+
+def cpuinfo() -> str:
+    """What Linux says of the processors; "" elsewhere."""
+    with suppress(OSError):
+        return Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
+    return ""
 
 
 def _quota() -> int | None:

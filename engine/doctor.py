@@ -11,19 +11,19 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from assets import hub
 from assets.resolver import Resolver, default_resolver
+from engine.cpu_cores import cpuinfo
 from engine.errors import UnpausedError
+from engine.programs import nvidia_driver, nvidia_smi
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# Those that matter to a decode loop.
 _CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16", "sve")
-_NVIDIA_SMI_TIMEOUT_S = 5.0
 _MIN_MEMORY_BYTES = 2_000_000_000  # the default models, torch and the page, with some room
 _MARKS = {True: "ok", False: "NO", None: "--"}
 
@@ -96,7 +96,7 @@ def _torch() -> Check:
 
 
 def _gpu() -> Check:
-    listed = _nvidia_smi("--list-gpus")
+    listed = nvidia_smi("--list-gpus")
     try:
         import torch
 
@@ -104,9 +104,8 @@ def _gpu() -> Check:
     except (ImportError, OSError):
         usable = False
     if usable:
-        driver = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")
         names = [_gpu_line(i) for i in range(torch.cuda.device_count())]
-        return Check("gpu", True, f"{'; '.join(names)}; driver {driver or 'unknown'}")
+        return Check("gpu", True, f"{'; '.join(names)}; driver {nvidia_driver() or 'unknown'}")
     if listed:
         remedy = "install a CUDA build of torch in a new environment, or update the driver"
         return Check("gpu", None, f"{listed}, which this torch cannot use", remedy)
@@ -122,20 +121,6 @@ def _gpu_line(index: int) -> str:
     return f"{gpu.name} (sm_{gpu.major}{gpu.minor}, {gpu.multi_processor_count} SMs, {memory})"
 
 
-def _nvidia_smi(*arguments: str) -> str:
-    """First line of its output; empty when there is no such program or no GPU."""
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=_NVIDIA_SMI_TIMEOUT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip().partition("\n")[0] if done.returncode == 0 else ""
-
-
 def _triton() -> Check:
     try:
         return Check("triton", True, importlib.metadata.version("triton"))
@@ -148,18 +133,9 @@ def _cpu() -> Check:
     import psutil
 
     cores = psutil.cpu_count(logical=False) or "?"
-    features = ", ".join(_cpu_features()) or "unknown"
+    present = set(cpuinfo().split())
+    features = ", ".join(name for name in _CPU_FEATURES if name in present) or "unknown"
     return Check("cpu", None, f"{cores} cores, {os.cpu_count()} threads; features: {features}")
-
-
-def _cpu_features() -> list[str]:
-    """The features that matter to a decode loop; none where there is no /proc/cpuinfo."""
-    try:
-        text = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
-    except OSError:
-        return []
-    present = set(text.split())
-    return [feature for feature in _CPU_FEATURES if feature in present]
 
 
 def _memory() -> Check:
