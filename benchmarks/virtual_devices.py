@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 DEVICE = "pulse"  # as ALSA, and so PortAudio, calls the server
 _START_S = 30.0
@@ -59,12 +58,7 @@ class VirtualDevices:
         self.plug()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.unplug()
         self._folder.cleanup()
 

@@ -9,7 +9,6 @@ import select
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any
 
 try:
@@ -85,12 +84,7 @@ class Keys:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._pipe is None or self._fd is None or self._thread is None:
             return
         os.close(self._pipe[1])  # wakes the thread

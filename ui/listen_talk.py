@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from audio.dialogue import Dialogue
@@ -95,14 +95,9 @@ class Talk:
         self._view.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *fault: object) -> None:
         self.dialogue.close()
-        self._view.__exit__(kind, error, trace)
+        self._view.__exit__(*fault)
         self._restore()
 
     def _end(self, number: int, frame: FrameType | None) -> None:
