@@ -7,16 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from audio.events import (
-    Clause,
-    Delta,
-    Event,
-    Finish,
-    Speech,
-    Stage,
-    TurnDone,
-    TurnFailed,
-)
 from audio.turn import Turn
 
 if TYPE_CHECKING:
@@ -27,19 +17,6 @@ if TYPE_CHECKING:
     from engine.base import DecodeEngine
     from engine.conversation import Conversation
     from engine.sampling import SamplingParams
-
-__all__ = [
-    "Clause",
-    "Delta",
-    "Event",
-    "Finish",
-    "Speech",
-    "Stage",
-    "Turn",
-    "TurnDone",
-    "TurnFailed",
-    "VoicePipeline",
-]
 
 
 class VoicePipeline:

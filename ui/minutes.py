@@ -15,7 +15,7 @@ from ui.verdict import StageDict, silence_after, with_thinking
 from ui.words import answer_label, left_out
 
 if TYPE_CHECKING:
-    from audio.pipeline import Stage
+    from audio.events import Stage
     from audio.record import TurnRecord
     from engine.metrics import ReplyMetrics
     from engine.reply import ReplyStream

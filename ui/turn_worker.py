@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from audio.pipeline import Delta, TurnDone, TurnFailed
+from audio.events import Delta, TurnDone, TurnFailed
 from audio.rounds import Parts
 from engine.errors import UnpausedError
 from ui.gate import Ticket
@@ -17,8 +17,9 @@ from ui.waits import progress_of
 from ui.words import sentence
 
 if TYPE_CHECKING:
-    from audio.pipeline import Turn, VoicePipeline
+    from audio.pipeline import VoicePipeline
     from audio.rounds import Request
+    from audio.turn import Turn
     from engine.base import DecodeEngine
     from engine.conversation import Conversation
     from engine.metrics import ReplyMetrics

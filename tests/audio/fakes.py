@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from audio.pipeline import Turn, VoicePipeline
+from audio.pipeline import VoicePipeline
 from audio.tts import Cancel
+from audio.turn import Turn
 from engine.base import Token
 from engine.generate import TextDelta
 from engine.metrics import ReplyMetrics

@@ -11,15 +11,8 @@ import numpy as np
 import pytest
 
 from audio import turn as turn_module
-from audio.pipeline import (
-    Delta,
-    Event,
-    Speech,
-    Turn,
-    TurnDone,
-    TurnFailed,
-)
-from audio.turn import DEFECT
+from audio.events import Delta, Event, Speech, TurnDone, TurnFailed
+from audio.turn import DEFECT, Turn
 from engine.errors import UnpausedError
 from engine.generate import TextDelta
 from tests.audio.fakes import (

@@ -12,8 +12,9 @@ import soundfile
 
 from assets.resolver import resolve
 from audio.endpointing import speech_end
+from audio.events import Speech, TurnDone
 from audio.frames import STT_RATE_HZ, Resampler, from_pcm16, read_audio
-from audio.pipeline import Speech, TurnDone, VoicePipeline
+from audio.pipeline import VoicePipeline
 from audio.smart_turn import SmartTurn
 from audio.stt import Transcriber
 from audio.tts import Synthesizer

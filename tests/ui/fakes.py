@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from audio.pipeline import Clause, Delta, Finish, Speech, TurnDone, TurnFailed
+from audio.events import Clause, Delta, Finish, Speech, TurnDone, TurnFailed
 from engine.base import Token
 from engine.generate import TextDelta
 from engine.kv_cache import KVCache
