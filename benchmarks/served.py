@@ -34,12 +34,17 @@ class Served:
         return {name: float(value) for name, _, value in pairs}
 
 
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @contextmanager
 def served(engine: str) -> Iterator[Served]:
     """`app.py` on a free port, ready to answer. Raises `UnpausedError` when it does not come up."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "app.py", "--engine", engine, "--port", str(port)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     try:

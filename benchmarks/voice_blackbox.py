@@ -8,13 +8,10 @@ long answers take, whether an interruption silences them, and whether a cough or
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import platform
-import socket
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,11 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import uvicorn
-from starlette.applications import Starlette
-from starlette.routing import WebSocketRoute
-from voicebench.bench import BenchResult, run_benchmark
-from voicebench.scenario import parse_scenario
+from voicebench.bench import BenchResult
 
 from assets.resolver import resolve
 from audio.frames import STT_RATE_HZ, Resampler, to_pcm16, write_wav
@@ -36,12 +29,12 @@ from audio.stt import Transcriber
 from audio.tts import Synthesizer
 from audio.vad import StreamingVad
 from benchmarks import sounds
+from benchmarks.blackbox import play, socket_of
 from engine.conversation import Conversation
 from engine.registry import ENGINES
 from engine.sampling import SamplingParams
 from engine.setup import DEFAULT_MODEL, locate_model, open_engine, open_model
 from ui.services import Runtime, Services
-from ui.socket import PATH, VoiceSocket
 from ui.visitors import Visitors
 
 _ANSWERED = {"after": "agent_speech_start", "timeout_ms": 8000}
@@ -144,20 +137,10 @@ def served(engine_name: str) -> Iterator[str]:
     for thread in runtime.warm():
         thread.join()
     visitors = Visitors(runtime)
-    app = Starlette(routes=[WebSocketRoute(PATH, VoiceSocket(visitors).handle)])
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", port, log_level="warning"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
     try:
-        yield f"ws://127.0.0.1:{port}{PATH}"
+        with socket_of(visitors) as url:
+            yield url
     finally:
-        server.should_exit = True
-        thread.join(10)
         visitors.close_all()
         time.sleep(0.5)
         engine.close()
@@ -167,10 +150,7 @@ def run(engine: str, repeat: int) -> BenchResult:
     """Play the script `repeat` times."""
     with tempfile.TemporaryDirectory() as folder, served(engine) as url:
         told = script(Path(folder), Synthesizer(resolve("voice")))
-        scenario = parse_scenario(told, base_dir=Path(folder))
-        hello = {"type": "hello", "session": "new", "format": "pcm16"}
-        options = {"url": url, "start_message": hello}
-        return asyncio.run(run_benchmark(scenario, "websocket", options, repeat))
+        return play(told, url, repeat, Path(folder))
 
 
 def main() -> None:

@@ -12,7 +12,8 @@ import soundfile
 import soxr
 from playwright.sync_api import Playwright, sync_playwright
 
-from tests.ui.browser import ask, chromium, free_port, replies, visit, wait_for_end
+from benchmarks.served import free_port
+from tests.ui.browser import ask, chromium, replies, visit, wait_for_end
 from tests.ui.real import real_services as make_services
 from ui import page as page_module
 from ui.services import Services

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.served import free_port
 from engine.errors import UnpausedError
-from tests.ui.browser import free_port
 from tests.ui.fakes import FakeEntry, FakePipeline, services
 from ui import panels
 from ui.layout import engine_choices

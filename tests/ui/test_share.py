@@ -16,7 +16,7 @@ from gradio.exceptions import ChecksumMismatchError
 from websockets.sync.client import connect
 from websockets.typing import Origin
 
-from tests.ui.browser import free_port
+from benchmarks.served import free_port
 from tests.ui.client import get
 from tests.ui.fakes import FakePipeline, services
 from ui import share

@@ -6,21 +6,8 @@ runs the same script with the real ones.
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import threading
-import time
-from collections.abc import Iterator
-
-import pytest
-import uvicorn
-from starlette.applications import Starlette
-from starlette.routing import WebSocketRoute
-from voicebench.bench import BenchResult, run_benchmark
-from voicebench.scenario import parse_scenario
-
+from benchmarks.blackbox import play, socket_of
 from tests.ui.fakes import FakePipeline
-from ui.socket import PATH, VoiceSocket
 from ui.visitors import Visitors
 
 SCRIPT = {
@@ -60,35 +47,12 @@ SCRIPT = {
 }
 
 
-@pytest.fixture
-def url(visitors: Visitors) -> Iterator[str]:
-    app = Starlette(routes=[WebSocketRoute(PATH, VoiceSocket(visitors).handle)])
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", port, log_level="warning"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 20
-    while not server.started:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    yield f"ws://127.0.0.1:{port}{PATH}"
-    server.should_exit = True
-    thread.join(10)
-
-
-def run(url: str) -> BenchResult:
-    options = {
-        "url": url,
-        "start_message": {"type": "hello", "session": "new", "format": "pcm16"},
-    }
-    return asyncio.run(run_benchmark(parse_scenario(SCRIPT), "websocket", options))
-
-
-def test_a_conversation_with_an_interruption_and_a_click(url: str, pipeline: FakePipeline) -> None:
+def test_a_conversation_with_an_interruption_and_a_click(
+    visitors: Visitors, pipeline: FakePipeline
+) -> None:
     pipeline.reply = " ".join(["Short waves of light are scattered more than long ones."] * 4)
-    result = run(url)
+    with socket_of(visitors) as url:
+        result = play(SCRIPT, url)
     (session,) = result.sessions
     question, click, interruption, again = session.turns
     assert question.responded and question.wer == 0, question

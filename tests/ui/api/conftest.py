@@ -17,12 +17,12 @@ import openai
 import pytest
 import torch
 
+from benchmarks.served import free_port
 from engine.conversation import Conversation
 from engine.eager import EagerEngine
 from engine.models.base import Model
 from engine.weights import load_model
 from tests.engine import tiny
-from tests.ui.browser import free_port
 from tests.ui.fakes import RATE_HZ, FakeEntry, FakePipeline, services, tone
 from ui.access import Access
 from ui.page import Page, start

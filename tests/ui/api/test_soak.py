@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.served import theil_sen
+from benchmarks.served import free_port, theil_sen
 from benchmarks.visitor import Visitor
 from benchmarks.visitors import Story, stories
 from tests.ui.api.conftest import alone, wait_empty, wait_forgotten
-from tests.ui.browser import free_port
 from tests.ui.real import real_services
 from ui.memory import heap_in_use
 from ui.page import Page, start

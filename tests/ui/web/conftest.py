@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
-from tests.ui.browser import chromium, free_port, visit
+from benchmarks.served import free_port
+from tests.ui.browser import chromium, visit
 from tests.ui.fakes import FakeEntry, FakePipeline, services
 from ui import page as page_module
 

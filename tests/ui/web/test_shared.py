@@ -8,7 +8,8 @@ import pytest
 from playwright.sync_api import Browser, HttpCredentials
 from playwright.sync_api import Page as Tab
 
-from tests.ui.browser import ask, free_port, visit, wait_for_reply, wait_for_status
+from benchmarks.served import free_port
+from tests.ui.browser import ask, visit, wait_for_reply, wait_for_status
 from tests.ui.fakes import FakePipeline, services
 from ui.access import Access
 from ui.page import Page, start
