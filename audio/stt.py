@@ -19,30 +19,22 @@ silence after the speech more than about the speech.
 
 from __future__ import annotations
 
-import logging
 import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import ctranslate2
 import numpy as np
-from faster_whisper import WhisperModel
 from faster_whisper.tokenizer import Tokenizer
 from faster_whisper.transcribe import get_suppressed_tokens
 
 from audio.frames import STT_RATE_HZ
 from audio.vad import BLOCK, StreamingVad
+from audio.whisper import Device, open_whisper
 from engine.errors import UnpausedError
 
-logger = logging.getLogger(__name__)
-
-Device = Literal["auto", "cpu", "cuda"]
-
-_COMPUTE = {"cpu": "int8", "cuda": "float16"}
-_MODEL_FILES = ("model.bin", "config.json", "tokenizer.json")
 _FULL_WINDOW_S = 30.0
 _MIN_WINDOW_S = 10.0
 _TAIL_S = 3.0
@@ -109,11 +101,7 @@ class Transcriber:
         language: str | None = None,
         device: Device = "auto",
     ) -> None:
-        self.device = pick_device(device)
-        self._whisper = _load(Path(model_dir), threads, self.device)
-        if device == "auto" and self.device == "cuda" and not _runs(self._whisper):
-            self.device = "cpu"
-            self._whisper = _load(Path(model_dir), threads, self.device)
+        self._whisper, self.device = open_whisper(Path(model_dir), threads, device)
         self.multilingual = bool(self._whisper.model.is_multilingual)
         self.language = self._check_language(language)
         self._speeches = {code: self._speech(code) for code in filter(None, [self.language])}
@@ -212,50 +200,6 @@ class Transcriber:
         features = self._whisper.feature_extractor(window, padding=0)[None, :, :frames]
         features = np.ascontiguousarray(features, dtype=np.float32)
         return self._whisper.model.encode(ctranslate2.StorageView.from_array(features))
-
-
-def pick_device(device: Device) -> Literal["cpu", "cuda"]:
-    """Where to transcribe. Raises `UnpausedError` when a GPU is asked for and there is none."""
-    if device == "cpu":
-        return "cpu"
-    if ctranslate2.get_cuda_device_count() > 0:
-        return "cuda"
-    if device == "cuda":
-        raise UnpausedError("speech to text finds no CUDA GPU here: leave the device to itself")
-    return "cpu"
-
-
-def _runs(whisper: WhisperModel) -> bool:
-    """Whether the GPU can really be used: CTranslate2 finds out about its libraries this late."""
-    features = np.zeros((1, whisper.model.n_mels, 100), np.float32)
-    try:
-        whisper.model.encode(ctranslate2.StorageView.from_array(features), to_cpu=True)
-    except RuntimeError as error:
-        logger.warning("speech to text stays on the CPU: %s", error)
-        return False
-    return True
-
-
-def _load(model_dir: Path, threads: int, device: Literal["cpu", "cuda"]) -> WhisperModel:
-    if threads < 1:
-        raise UnpausedError(f"speech to text needs 1 thread or more; got {threads}")
-    # Checked here, for where one is missing faster-whisper asks a model hub.
-    missing = [name for name in _MODEL_FILES if not (model_dir / name).is_file()]
-    if missing:
-        raise UnpausedError(
-            f"{model_dir} is no Whisper model in CTranslate2's format: no {', '.join(missing)}"
-        )
-    try:
-        return WhisperModel(
-            str(model_dir),
-            device=device,
-            compute_type=_COMPUTE[device],
-            cpu_threads=threads,
-            num_workers=1,
-        )
-    except Exception as error:  # CTranslate2 and tokenizers raise what they like on a bad file
-        reason = " ".join(str(error).split())
-        raise UnpausedError(f"cannot load the Whisper model in {model_dir}: {reason}") from error
 
 
 def _pieces(samples: np.ndarray, probabilities: np.ndarray) -> Iterator[np.ndarray]:

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from audio import stt
-from audio.stt import Transcriber, pick_device
+from audio import stt, whisper
+from audio.stt import Transcriber
+from audio.whisper import pick_device
 from engine.errors import UnpausedError
 
 
@@ -73,14 +74,14 @@ def model_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).write_text("x")
     FakeWhisper.made.clear()
     FakeWhisper.multilingual, FakeWhisper.language, FakeWhisper.broken = False, "de", False
-    monkeypatch.setattr(stt, "WhisperModel", FakeWhisper)
+    monkeypatch.setattr(whisper, "WhisperModel", FakeWhisper)
     monkeypatch.setattr(stt, "Tokenizer", FakeTokenizer)
     monkeypatch.setattr(stt, "get_suppressed_tokens", lambda *_: [])
     return tmp_path
 
 
 def gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(stt.ctranslate2, "get_cuda_device_count", lambda: count)
+    monkeypatch.setattr(whisper.ctranslate2, "get_cuda_device_count", lambda: count)
 
 
 def speech() -> np.ndarray:
