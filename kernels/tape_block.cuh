@@ -37,14 +37,7 @@ struct Block {
     }
     __device__ __forceinline__ void begin(int layer, Stage stage) {
         renew();
-        if (tid == 0) {
-            bounds.enter(sampled, layer, stage);
-            wait_for_others(true);
-        }
-    }
-    // The tape's copies stand back meanwhile: messages queue behind them.
-    __device__ __forceinline__ void wait_for_others(bool waiting) const {
-        *const_cast<volatile int*>(&s.waiting) = waiting;
+        if (tid == 0) bounds.enter(sampled, layer, stage);
     }
     // Read anew at every stage: what follows from them is not worth a register until then.
     __device__ __forceinline__ void renew() {
@@ -94,7 +87,6 @@ struct Block {
             words.ask_for(from + token * (K / 4), tid);
             arrange<K, GAIN>(words, from + token * (K / 4), token, gain, false);
         }
-        if (tid == 0) wait_for_others(false);
         sync_consumers();
     }
 
@@ -158,7 +150,6 @@ struct Block {
             keep_squares(sum, token);
             clear_padding<HIDDEN>(token);
         }
-        if (tid == 0) wait_for_others(false);
         sync_consumers();
     }
 

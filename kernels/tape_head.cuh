@@ -32,7 +32,7 @@ struct Head : Scores {
         auto trace_at = [&] { return step.trace_at(); };
 #endif
         MARK(0)
-        step.begin(LAYERS, HEAD);
+        if (tid == 0) s.bounds.enter(step.sampled, LAYERS, HEAD);
         // Keys and values of this pass are read by other blocks' copying warps in the next one.
         __threadfence();
         if (share.head_units > 0) {
@@ -117,7 +117,7 @@ struct Head : Scores {
     // Every block's partial results to every block: the token, the same one everywhere.
     __device__ __forceinline__ Best draw(float& log_probability, bool& stopped) {
         const int tid = step.tid;
-        step.begin(LAYERS, SAMPLE);
+        if (tid == 0) s.bounds.enter(step.sampled, LAYERS, SAMPLE);
         const Epoch epoch = step.epoch;
         u64* all = p.candidates + static_cast<i64>(step.MEETING & 1) * gridDim.x * CANDIDATE_WORDS;
         merge_block();

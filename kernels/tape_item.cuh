@@ -20,7 +20,6 @@ struct Item : Block {
             take(from, wanted, quad, epoch, bounds);
             if (wanted[0]) *reinterpret_cast<float4*>(heads + number * 4) = quad[0].values();
         }
-        if (tid == 0) wait_for_others(false);
         sync_consumers();
         u8* fresh = at(p.at_new);
         for (int i = warp; i < width * (GROUP + 2); i += WARPS) {

@@ -143,10 +143,7 @@ struct Step : Item {
 #pragma unroll 1
         for (int part = 0; part < PARTS; part++) {
             arrange_part(words, part * DOWN_PART, again || part > 0);
-            if (part == 0) {
-                if (tid == 0) wait_for_others(false);
-                MARK(1)
-            }
+            if (part == 0) MARK(1)
             if (width == 1 && part + 1 < PARTS)
                 words.ask_for(p.activated + (part + 1) * (DOWN_PART / 4), tid);
             rest -= units * PART_SLOTS;
