@@ -8,6 +8,7 @@ from engine import mailbox as mb
 from kernels import cpu_sampling as sampling
 from kernels.cpu_atomics import load_acquire, now_ns, store_release
 from kernels.cpu_exchange import complete, next_item, word
+from kernels.cpu_filters import choose_filtered
 from kernels.cpu_host import part
 from kernels.cpu_layers import normalise
 from kernels.cpu_matrix import dot_group, prepare, rows_of, share_of
@@ -120,7 +121,7 @@ def choose(s: Shared, own: Own, column: int, position: int) -> tuple[int, float]
     """(token, log-probability) that a column's logits give for `position`."""
     w, partials, items = s.words, s.partials[column], s.plan[-2, ITEMS]
     if s.numbers[mb.TEMPERATURE] > 0 and _filtered(s):
-        token = sampling.choose_filtered(
+        token = choose_filtered(
             s.scores[column], s.shape[VOCAB], partials, items, w[mb.SEED], position, w[mb.TOP_K],
             s.numbers[mb.TOP_P], s.numbers[mb.MIN_P], s.values, s.sorting, s.ids, own.random,
         )  # fmt: skip

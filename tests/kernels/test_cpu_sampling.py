@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engine.sampling import SamplingParams, gumbel_noise, philox4x32, sample
-from kernels import cpu_sampling
+from kernels import cpu_filters, cpu_sampling
 from kernels.cpu_sampling import BEST, BEST_ID, LOGIT_MAX, LOGIT_SUM, SCORE_SUM
 from kernels.cpu_state import PARTIALS
 
@@ -39,7 +39,7 @@ def choose(
             part[BEST], part[BEST_ID] = drawn
     if params.temperature > 0 and filtered:
         scratch = np.empty_like(logits), np.empty_like(logits), np.empty(VOCAB, dtype=np.int64)
-        token = cpu_sampling.choose_filtered(
+        token = cpu_filters.choose_filtered(
             scores, VOCAB, partials, ITEMS, seed, position, params.top_k, params.top_p,
             params.min_p, *scratch, words,
         )  # fmt: skip
