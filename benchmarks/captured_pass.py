@@ -19,7 +19,7 @@ from engine.gpu import gpu_reason, launches_dependently
 from engine.kv_cache import KVCache
 from engine.sampling import SamplingParams
 from kernels.column_ops import ColumnKernels
-from kernels.ops import Filters
+from kernels.filters import Filters
 from kernels.tuning import tuning_for
 
 WIDTHS = (1, 2, 4, 8)

@@ -39,7 +39,7 @@ from engine.speculation import Pace, Speculation
 if TYPE_CHECKING:
     from engine.triton_engine import TritonEngine
     from kernels.column_ops import ColumnKernels
-    from kernels.ops import Filters
+    from kernels.filters import Filters
 
 _AHEAD = 2  # passes launched but not read: one runs while the host reads the one before
 _LOOK_AGAIN = 16  # passes after which a model that drafted badly is asked once more

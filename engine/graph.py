@@ -50,7 +50,7 @@ class GraphEngine(TritonEngine):
 
     def _warm_up(self) -> None:
         super()._warm_up()
-        from kernels.ops import Filters
+        from kernels.filters import Filters
 
         self._graphs: dict[Hashable, StrictGraph] = {}
         c = self.model.config

@@ -21,7 +21,8 @@ from engine.sampling import SamplingParams
 from engine.speculation import Speculation
 
 if TYPE_CHECKING:
-    from kernels.ops import Filters, StepKernels
+    from kernels.filters import Filters
+    from kernels.ops import StepKernels
     from kernels.tuning import Tuning
 
 _CLOCK_TIMEOUT_S = 10.0
@@ -197,7 +198,7 @@ class TritonEngine:
         """Compile every kernel now, not in the middle of a reply."""
         if not self.kernels.on_gpu:  # interpreted: there is nothing to compile
             return
-        from kernels.ops import Filters
+        from kernels.filters import Filters
 
         scratch, flags = self.model.new_cache(1), (False, True)
         every = [Filters(k, p, m) for k in flags for p in flags for m in flags]
@@ -212,7 +213,7 @@ class TritonEngine:
 
 def filters_of(params: SamplingParams, vocab: int) -> Filters:
     """The filters a reply needs; none when it is greedy."""
-    from kernels.ops import Filters
+    from kernels.filters import Filters
 
     if params.greedy:
         return Filters()

@@ -106,13 +106,8 @@ class ColumnLayers(StepKernels):
         )  # fmt: skip
 
     def _attend(self, layer: int, columns: int) -> None:
-        c, w, splits = self.model.config, self.model.weights, self.tuning.splits
-        normed = w.q_norm is not None and w.k_norm is not None
-        q_gain, k_gain = (
-            (w.q_norm[layer], w.k_norm[layer])  # type: ignore[index]
-            if normed
-            else (w.norm, w.norm)
-        )
+        c, splits = self.model.config, self.tuning.splits
+        q_gain, k_gain, normed = self._gains(layer)
         shape = {
             "HEADS": c.heads, "KV_HEADS": c.kv_heads, "D": c.head_dim,
             "BLOCK_D": power_of_two(c.head_dim), "BLOCK_G": power_of_two(c.heads // c.kv_heads),

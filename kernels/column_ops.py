@@ -15,7 +15,8 @@ from engine.sampling import SamplingParams
 from kernels import draft_kernels as fk
 from kernels import draw_kernels as draw
 from kernels.column_layers import ColumnLayers
-from kernels.ops import NO_FILTERS, RING, SCORES, Filters
+from kernels.filters import NO_FILTERS, SCORES, Filtered, Filters, draw_filtered
+from kernels.ops import RING
 from kernels.tuning import EARLY, Tuning, power_of_two
 
 _SPARE = 16  # entries of a history beyond its positions, which passes past the end may name
@@ -77,9 +78,8 @@ class ColumnKernels(ColumnLayers):
         columns = power_of_two(width)
         self.layers(columns)
         self._score(columns)
-        if filters.passes or filters.min_p:
-            self._narrow_all(columns, filters)
-            self._pick_all(columns, filters)
+        if filters.any:
+            self._filter_all(columns, filters)
         self._settle(width, self.bests, self.best_ids, self.exp_maxes, self.exp_sums)
 
     def draft_with(self, draft: ColumnKernels, width: int, filters: Filters) -> None:
@@ -115,34 +115,17 @@ class ColumnKernels(ColumnLayers):
             N=self.model.config.vocab, BLOCK=SCORES, BLOCKS=self.blocks,
         )  # fmt: skip
 
-    def _narrow_all(self, columns: int, filters: Filters) -> None:
-        """As `_narrow`, of every column in the same launches."""
-        passes = filters.passes
-        for number, (count, shift) in enumerate(passes):
-            count_before, shift_before = passes[number - 1] if number else (count, 0)
-            self._launch(
-                draw.narrow_kernel, (self.blocks, columns), 4, EARLY,
-                self.all_logits, self.all_seen, self.settings, self.reals, self.tops,
-                self.many_lows, self.many_floors, self.many_above, self.many_mass,
-                number, shift, shift_before, **self._all_blocks(), FIRST=number == 0,
-                OPENS=number == 0 or count != count_before, COUNT=count,
-                COUNT_BEFORE=count_before,
-            )  # fmt: skip
-
-    def _pick_all(self, columns: int, filters: Filters) -> None:
-        passes = filters.passes
-        count, shift = passes[-1] if passes else (False, 0)
-        self._launch(
-            draw.pick_kernel, (self.blocks, columns), 4, EARLY,
-            self.all_logits, self.all_seen, self.control, self.settings, self.reals, self.tops,
-            self.many_lows, self.many_above, self.many_mass, self.bests, self.best_ids,
-            len(passes), shift, **self._all_blocks(), SEARCHED=bool(passes), COUNT_BEFORE=count,
+    def _filter_all(self, columns: int, filters: Filters) -> None:
+        """As `_filter`, of every column in the same launches."""
+        of = Filtered(
+            self.control, self.settings, self.reals, self.all_logits, self.all_seen, self.tops,
+            self.many_lows, self.many_floors, self.many_above, self.many_mass, self.bests,
+            self.best_ids,
         )  # fmt: skip
-
-    def _all_blocks(self) -> dict[str, int]:
         # The score kernel's parts of the largest score are blocks, not programs of the head.
         heads = {"HEADS": self.blocks, "BLOCK_H": power_of_two(self.blocks), "MANY": True}
-        return {**self._blocks(), **heads}
+        constants = {**self._blocks(), **heads}
+        draw_filtered(self._launch, filters, of, (self.blocks, columns), **constants)
 
     def _settle(
         self,

@@ -9,7 +9,6 @@ so a step can be captured in a CUDA graph.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,31 +21,12 @@ from engine.models.rope import rope_table
 from engine.sampling import SamplingParams
 from kernels import decode_kernels as dk
 from kernels import draw_kernels as draw
+from kernels.filters import NO_FILTERS, SCORES, Filtered, Filters, draw_filtered
 from kernels.tuning import EARLY, Tile, Tuning, power_of_two
 
 RING = 64  # tokens the ring holds; far more than are ever under way
-SHIFTS = (28, 24, 20, 16, 12, 8, 4, 0)  # of the digits of a threshold, four bits each
-SCORES = 1024  # vocabulary entries a program of the filters owns
 _HEAD_PROGRAMS = 528  # four a multiprocessor on an H100 or H200
 DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
-
-
-@dataclass(frozen=True)
-class Filters:
-    """Which filters a step contains; their values are read on the device."""
-
-    top_k: bool = False
-    top_p: bool = False
-    min_p: bool = False
-
-    @property
-    def passes(self) -> list[tuple[bool, int]]:
-        """The threshold search as (count?, shift), in order."""
-        kinds = [True] * self.top_k + [False] * self.top_p
-        return [(kind, shift) for kind in kinds for shift in SHIFTS]
-
-
-NO_FILTERS = Filters()
 
 
 class StepKernels:
@@ -119,9 +99,8 @@ class StepKernels:
             self._gate_up(layer)
             self._down(layer)
         self._head()
-        if filters.passes or filters.min_p:
-            self._narrow(filters)
-            self._pick(filters)
+        if filters.any:
+            self._filter(filters)
             return self.kept_best, self.kept_best_id
         return self.best, self.best_id
 
@@ -156,14 +135,9 @@ class StepKernels:
         draw.stamp_kernel[(1,)](out, DEVICE=self.on_gpu, num_warps=1)
 
     def _launch(
-        self,
-        kernel: Any,
-        programs: int | tuple[int, int],
-        warps: int,
-        trigger: int,
-        *args: Any,
-        **constants: Any,
-    ) -> None:
+        self, kernel: Any, programs: int | tuple[int, int], warps: int, trigger: int,
+        *args: Any, **constants: Any,
+    ) -> None:  # fmt: skip
         if self.dependent:
             constants["launch_pdl"] = True
         constants["PDL"] = trigger if self.dependent else 0
@@ -194,12 +168,7 @@ class StepKernels:
 
     def _attention(self, layer: int) -> None:
         c, w, t = self.model.config, self.model.weights, self.tuning
-        normed = w.q_norm is not None and w.k_norm is not None
-        q_gain, k_gain = (
-            (w.q_norm[layer], w.k_norm[layer])  # type: ignore[index]
-            if normed
-            else (w.norm, w.norm)
-        )
+        q_gain, k_gain, normed = self._gains(layer)
         block_d, block_g = power_of_two(c.head_dim), power_of_two(c.heads // c.kv_heads)
         self._launch(
             dk.attention_kernel, c.kv_heads * t.splits, t.attention_warps, t.attention_trigger,
@@ -211,6 +180,13 @@ class StepKernels:
             QK_NORM=normed, SCALE=c.head_dim**-0.5, DTYPE=DTYPES[self.model.dtype],
             AHEAD=self._ahead(), AHEAD_HALF=c.intermediate * c.hidden,
         )  # fmt: skip
+
+    def _gains(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
+        """Of the norms of queries and keys, and whether there are any."""
+        w = self.model.weights
+        if w.q_norm is None or w.k_norm is None:
+            return w.norm, w.norm, False  # never read
+        return w.q_norm[layer], w.k_norm[layer], True
 
     def _ahead(self) -> int:
         c, programs = self.model.config, self.model.config.kv_heads * self.tuning.splits
@@ -248,38 +224,18 @@ class StepKernels:
             owned=self.segment,
         )  # fmt: skip
 
-    def _narrow(self, filters: Filters) -> None:
-        passes = filters.passes
-        for number, (count, shift) in enumerate(passes):
-            count_before, shift_before = passes[number - 1] if number else (count, 0)
-            self._launch(
-                draw.narrow_kernel, self.blocks, 4, EARLY,
-                self.logits, self.seen, self.settings, self.reals, self.top,
-                self.lows, self.floors, self.above, self.mass, number, shift, shift_before,
-                **self._blocks(), FIRST=number == 0,
-                OPENS=number == 0 or count != count_before, COUNT=count,
-                COUNT_BEFORE=count_before,
-            )  # fmt: skip
-
-    def _pick(self, filters: Filters) -> None:
-        passes = filters.passes
-        count, shift = passes[-1] if passes else (False, 0)
-        self._launch(
-            draw.pick_kernel, self.blocks, 4, EARLY,
-            self.logits, self.seen, self.control, self.settings, self.reals, self.top,
-            self.lows, self.above, self.mass, self.kept_best, self.kept_best_id,
-            len(passes), shift, **self._blocks(), SEARCHED=bool(passes), COUNT_BEFORE=count,
+    def _filter(self, filters: Filters) -> None:
+        of = Filtered(
+            self.control, self.settings, self.reals, self.logits, self.seen, self.top, self.lows,
+            self.floors, self.above, self.mass, self.kept_best, self.kept_best_id,
         )  # fmt: skip
+        draw_filtered(self._launch, filters, of, self.blocks, **self._blocks())
 
     def _blocks(self) -> dict[str, int]:
         return {
-            "N": self.model.config.vocab,
-            "HEADS": self.heads,
-            "BLOCK_H": power_of_two(self.heads),
-            "BLOCK": SCORES,
-            "BLOCKS": self.blocks,
-            "BLOCK_B": power_of_two(self.blocks),
-        }
+            "N": self.model.config.vocab, "HEADS": self.heads, "BLOCK_H": power_of_two(self.heads),
+            "BLOCK": SCORES, "BLOCKS": self.blocks, "BLOCK_B": power_of_two(self.blocks),
+        }  # fmt: skip
 
     def _finish(self, best: torch.Tensor, best_id: torch.Tensor) -> None:
         c = self.model.config

@@ -130,9 +130,8 @@ def judge(
     kernels.all_logits.copy_(logits)
     kernels._score(COLUMNS)
     filters = filters_of(params, VOCAB)
-    if filters.passes or filters.min_p:
-        kernels._narrow_all(COLUMNS, filters)
-        kernels._pick_all(COLUMNS, filters)
+    if filters.any:
+        kernels._filter_all(COLUMNS, filters)
     kernels._settle(COLUMNS, kernels.bests, kernels.best_ids, kernels.exp_maxes, kernels.exp_sums)
     if DEVICE.type == "cuda":
         torch.cuda.synchronize()

@@ -60,9 +60,8 @@ def draw(kernels: StepKernels, logits: torch.Tensor, params: SamplingParams) -> 
     kernels.model.weights.norm.fill_(1.0 / kernels.model.config.hidden**0.5)
     kernels._head()
     filters = filters_of(params, VOCAB)
-    if filters.passes or filters.min_p:
-        kernels._narrow(filters)
-        kernels._pick(filters)
+    if filters.any:
+        kernels._filter(filters)
         kernels._finish(kernels.kept_best, kernels.kept_best_id)
     else:
         kernels._finish(kernels.best, kernels.best_id)
