@@ -30,7 +30,7 @@ from kernels.step_stages import segment_draw
 from kernels.streams import GATED, PROJECT, RESIDUAL, anew, first_tiles, share, stream
 
 _INT_MIN = tl.constexpr(-(2**31))
-# Words of the mailbox, as in engine/mailbox.py; test_decode_step.py holds them together.
+# Words of the mailbox, as in engine/mailbox.py; test_persistent_triton.py holds them together.
 DOORBELL, STOP, TIMEOUT_NS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(3)
 START, CAPACITY = tl.constexpr(7), tl.constexpr(8)
 KEYS, VALUES = tl.constexpr(9), tl.constexpr(10)

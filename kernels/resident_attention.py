@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from kernels.norm_rope import rotated_heads
-from kernels.streams import packed, per_word, unpacked
+from kernels.words import packed, per_word, unpacked
 
 _EMPTY = tl.constexpr(-1.0e30)  # a maximum of no scores; finite, so that differences are numbers
 _LOG2_E = tl.constexpr(1.4426950408889634)

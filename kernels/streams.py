@@ -3,8 +3,7 @@
 A launched program has one tile of its matrix and ends (kernels/matvec.py); a resident one goes
 through many, and what it asks for in one turn of a loop it uses in the next. For that
 
-- weights travel in words of 32 bits: values of 16 bits that are carried from turn to turn are
-  moved about one by one, and the move waits for the load just issued;
+- weights travel in words of 32 bits (kernels/words.py);
 - two turns are written out, each with a tile of its own, because a tile handed from one to the
   other is waited for as well;
 - a tile spans whole rows where they are short enough: then the vector is loaded once and stays in
@@ -18,15 +17,10 @@ import triton.language as tl
 
 from kernels.dependent import prefetch_to_l2
 from kernels.matvec import silu_of_pairs, vector_tile
+from kernels.words import packed, per_word, widened
 
 # What becomes of a stage's sums.
 PROJECT, RESIDUAL, GATED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-
-
-@triton.constexpr_function
-def per_word(dtype, columns):
-    """How many neighbours of `dtype` travel as one word: two of 16 bits, where rows are even."""
-    return 2 if dtype.primitive_bitwidth == 16 and columns % 2 == 0 else 1
 
 
 @triton.constexpr_function
@@ -58,34 +52,6 @@ def anew(value, DEVICE: tl.constexpr):
             "mov.b32 $0, $1;", "=r,r", [value], dtype=tl.int32, is_pure=False, pack=1
         )
     return value
-
-
-@triton.jit
-def packed(pointer, COLUMNS: tl.constexpr):
-    """`pointer` to rows of COLUMNS, to be read in words."""
-    if per_word(pointer.dtype.element_ty, COLUMNS) == 2:
-        pointer = pointer.to(tl.pointer_type(tl.int32))
-    return pointer
-
-
-@triton.jit
-def unpacked(words, DTYPE: tl.constexpr):
-    """[ROWS, COLUMNS] of DTYPE from `words` read through `packed`."""
-    if DTYPE.primitive_bitwidth == 16 and words.dtype == tl.int32:
-        even, odd = words.to(tl.int16), (words >> 16).to(tl.int16)
-        words = tl.interleave(even, odd).to(DTYPE, bitcast=True)
-    return words
-
-
-@triton.jit
-def widened(words, DTYPE: tl.constexpr):
-    """As `unpacked`, in float32. Two bfloat16 are the halves of two float32."""
-    if tl.bfloat16 == DTYPE and words.dtype == tl.int32:
-        even = (words << 16).to(tl.float32, bitcast=True)
-        odd = (words & -65536).to(tl.float32, bitcast=True)
-        return tl.interleave(even, odd)
-    else:
-        return unpacked(words, DTYPE).to(tl.float32)
 
 
 @triton.jit
