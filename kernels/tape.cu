@@ -4,7 +4,7 @@
 // this block's tape, one copies keys and values ahead, one (of block 0) speaks with the host, one
 // sees to it that waits end. Read `decode` for a token's way through the stages. Shapes are macros:
 // the host compiles this for a model (kernels/tape_build.py). Includes: exchange < ring < matvec <
-// attention, sampling < params < block < item < step < filter < head < reply < feed < help. With
+// attention, sampling < params < block < item < fold < step < filter < head < reply < feed < help. With
 // SPECULATE a pass verifies drafts (tape_draft.cuh, tape_pace.cuh). What a layer runs has to fit the
 // multiprocessor's instruction cache (about 128 KB with the draw): at 230 KB a token took 900 us
 // instead of 670.

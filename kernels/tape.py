@@ -20,7 +20,7 @@ from engine.models.rope import rope_table
 from kernels import tape_build as build
 from kernels.tape_driver import call, load
 from kernels.tape_pack import pack
-from kernels.tape_plan import KV_SLOTS, MAX_WIDTH, Memory, Plan
+from kernels.tape_plan import MAX_WIDTH, Memory, Plan, kv_slots
 
 THREADS = 384
 CANDIDATE_WORDS, DIGIT_WORDS = 6, 18
@@ -40,21 +40,19 @@ class Choices:
     in_flight: int = 3
     ahead: int = 16
     pace: int = 1000
-    split_tiles: int = KV_SLOTS
+    split_tiles: int = 4
 
     @classmethod
     def of(cls, plan: Plan) -> Choices:
         """Measured on an H200: benchmarks/TUNING.md."""
         slots = max(share.layer_slots for share in plan.shares) / plan.config.layers
+        tiles = kv_slots(plan.config)
         if slots > _LONG_LAYER:  # waits are few and short beside the stream
-            return cls(in_flight=5, ahead=0)
-        # With few key heads, blocks are left for shorter splits.
-        tiles = 2 if plan.splits > _MANY_SPLITS else KV_SLOTS
+            return cls(in_flight=4, ahead=0, split_tiles=tiles)
         return cls(ahead=16 if slots > _SHORT_LAYER else 8, split_tiles=tiles)
 
 
 _LONG_LAYER, _SHORT_LAYER = 128, 32  # slots of a block
-_MANY_SPLITS = 32
 
 
 class TapeKernel:

@@ -17,7 +17,7 @@ constexpr int TILE = 16;                          // positions
 constexpr int KV_ROW_BYTES = HEAD_DIM * 2 + 16;   // padded: no bank conflicts
 constexpr int KV_TILE_BYTES = TILE * KV_ROW_BYTES;  // of keys, and again of values
 constexpr int STEPS = HEAD_DIM / 16;
-constexpr int KV_SLOTS = 4;                       // tiles of a block copied ahead
+// KV_SLOTS: tiles of a block copied ahead.
 constexpr float NOTHING = -1.0e30f;  // a maximum of no scores; finite: differences are numbers
 
 // How the history is divided: `used` splits of `tiles` tiles, the last one perhaps shorter.

@@ -182,16 +182,16 @@ struct Block {
         ahead.try_fill(ring, units * (padded(COLUMNS) / SLOT_COLUMNS), lane);
     }
 
-    // A stage's units from number `first` on, chunk by chunk, and with POOL what this block gets of
-    // its pool; `use(sums, stride, first unit, units)` sees every warp's sums.
-    template <int COLUMNS, bool POOL, class Use>
-    __device__ __forceinline__ void multiply(int first, int units, Use use) {
+    // A stage's units from number `first` on, chunk by chunk, and if it has a `pool` what this block
+    // gets of that; `use(sums, stride, first unit, units)` sees every warp's sums.
+    template <int COLUMNS, class Use>
+    __device__ __forceinline__ void multiply(int first, int units, bool pool, Use use) {
         constexpr int SLOTS = padded(COLUMNS) / SLOT_COLUMNS;
         const int chunk = width == 1 ? 16 : 8, stride = chunk * width * 8, end = first + units;
         while (true) {
             int count = min(chunk, end - first);
             if (count <= 0) {
-                first = POOL ? pooled_unit() : OWN;
+                first = pool ? pooled_unit() : OWN;
                 if (first == OWN) break;
                 count = 1;
             }

@@ -19,7 +19,7 @@ from pathlib import Path
 from assets.cache import default_root
 from engine.errors import UnpausedError
 from engine.models.base import ModelConfig
-from kernels.tape_plan import down_columns
+from kernels.tape_plan import down_columns, folds, kv_slots
 
 MIN_NVRTC = (12, 8)  # knows sm_100a and sm_120a
 MIN_CAPABILITY = (9, 0)  # bulk copies that complete on a barrier
@@ -79,6 +79,8 @@ def macros(
         "QKV_BIAS": str(int(c.qkv_bias)),
         "WIDTH": str(width),
         "DOWN_COLUMNS": str(down_columns(c)),
+        "KV_SLOTS": str(kv_slots(c)),
+        "FOLD": str(int(width == 1 and folds(c))),
     }
     return found | {name: "1" for name, wanted in modes.items() if wanted}
 

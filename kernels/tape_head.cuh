@@ -39,8 +39,8 @@ struct Head : Scores {
             step.gather<HIDDEN, true>(p.next, p.norm, share.head_units);
             MARK(1)
 #ifdef SPECULATE
-            step.multiply<HIDDEN, false>(
-                0, share.head_units, [&](float* sums, int stride, int first, int n) {
+            step.multiply<HIDDEN>(
+                0, share.head_units, false, [&](float* sums, int stride, int first, int n) {
                     for (int i = tid; i < n * width * 8; i += CONSUMERS) {
                         const int token = (i >> 3) % width;
                         const int row = (first + (i >> 3) / width) * 8 + (i & 7);
@@ -54,8 +54,8 @@ struct Head : Scores {
                 });
 #else
             const bool keep = sampling.filtered();
-            step.multiply<HIDDEN, false>(
-                0, share.head_units, [&](float* sums, int stride, int first, int n) {
+            step.multiply<HIDDEN>(
+                0, share.head_units, false, [&](float* sums, int stride, int first, int n) {
                     const float norm = step.norm_of(token);
                     for (int i = tid; i < n * 8; i += CONSUMERS) {
                         const int row = first * 8 + i;

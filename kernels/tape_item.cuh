@@ -98,7 +98,9 @@ struct Item : Block {
         softmax.queries = shared_address(queries) + lane * 16;
         softmax.begin();
         // The history's tiles, by the warps that have a slot, and the new tokens' one by the next.
-        const bool has_fresh = last && warp == min(tiles, KV_SLOTS);
+        constexpr bool SPARE = KV_SLOTS < WARPS;
+        const int fresh_warp = SPARE ? min(tiles, KV_SLOTS) : tiles % KV_SLOTS;
+        const bool has_fresh = last && warp == fresh_warp;
         int tile = warp < KV_SLOTS ? warp : tiles;
 #pragma unroll 1
         while (tile < tiles || has_fresh) {
@@ -113,8 +115,8 @@ struct Item : Block {
             kv_parity ^= 1;
             tile += KV_SLOTS;
         }
-        constexpr int MOST = KV_SLOTS + 1;  // warps that have a result
-        const int active = min(KV_SLOTS, tiles) + (last ? 1 : 0);
+        constexpr int MOST = SPARE ? KV_SLOTS + 1 : WARPS;  // warps that have a result
+        const int active = max(min(KV_SLOTS, tiles), last ? fresh_warp + 1 : 0);
         float* outs = at<float>(p.at_sums);
         if (warp < active && row < first_row + rows) {
             if (quad == 0) {

@@ -4,7 +4,7 @@
 // matrices, columns of the MLP, an item of attention, words to combine. A block that has no share
 // of a stage goes on to the next one at once; its tape keeps moving in any case.
 #pragma once
-#include "tape_item.cuh"
+#include "tape_fold.cuh"
 
 // The down projection's columns go by in parts.
 constexpr int DOWN_PART = DOWN_COLUMNS < INTERMEDIATE ? DOWN_COLUMNS : INTERMEDIATE;
@@ -13,7 +13,7 @@ constexpr int OTHER_SLOTS = (INTERMEDIATE / DOWN_PART - 1) * PART_SLOTS +
                             padded(INTERMEDIATE % DOWN_PART) / SLOT_COLUMNS;
 constexpr int DOWN_UNITS = 8;  // that go through all parts together
 
-struct Step : Item {
+struct Step : Fold {
     __device__ __forceinline__ void qkv(int layer) {
         begin(layer, QKV);
         const Share& share = s.share;
@@ -26,8 +26,9 @@ struct Step : Item {
                 gather<HIDDEN, true>(p.next, gain, share.qkv_units);
             epoch = epoch.next();
             MARK(1)
-            multiply<HIDDEN, true>(
-                share.qkv_unit, share.qkv_units, [&](float* sums, int stride, int first, int n) {
+            multiply<HIDDEN>(
+                share.qkv_unit, share.qkv_units, p.qkv_pool > 0,
+                [&](float* sums, int stride, int first, int n) {
                     for (int i = tid; i < n * width * 2; i += CONSUMERS) {
                         const int token = (i >> 1) % width, unit = (i >> 1) / width;
                         const int row = (first + unit) * 8 + (i & 1) * 4;
@@ -72,10 +73,12 @@ struct Step : Item {
         const Share& share = s.share;
         MARK(0)
         if (share.out_units > 0) {
+#if !FOLD
             gather<QUERY_SIZE, false>(p.attended, nullptr, 0);  // prepared: see combine
+#endif
             MARK(1)
-            multiply<QUERY_SIZE, false>(
-                0, share.out_units, [&](float* sums, int stride, int first, int n) {
+            multiply<QUERY_SIZE>(
+                0, share.out_units, false, [&](float* sums, int stride, int first, int n) {
                     add_to_residual(sums, stride, first, n, p.middle);
                 });
         }
@@ -90,8 +93,8 @@ struct Step : Item {
         if (share.gate_units > 0) {
             gather<HIDDEN, true>(p.middle, p.mlp_norm + layer * HIDDEN, share.gate_units);
             MARK(1)
-            multiply<HIDDEN, true>(
-                share.gate_unit, share.gate_units,
+            multiply<HIDDEN>(
+                share.gate_unit, share.gate_units, p.gate_pool > 0,
                 [&](float* sums, int stride, int first, int n) {
                     for (int i = tid; i < n * width; i += CONSUMERS) {
                         const int token = i % width, unit = first + i / width;

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kernels.tape_plan import KV_SLOTS, WARPS
+from kernels.tape_plan import WARPS
 
-LAYERS = 6
+LAYERS, KV_SLOTS = 6, 4
 Turn = Iterator[bool]  # one step each; False while it has to wait
 
 
