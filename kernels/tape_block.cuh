@@ -1,6 +1,7 @@
 // A block's place in a pass, and what its stages have in common: gathering and multiplying.
 #pragma once
 #include "tape_params.cuh"
+#include "tape_words.cuh"
 
 struct Block {
     const Params& p;
@@ -46,68 +47,49 @@ struct Block {
         lane = tid % 32;
     }
 
-    // A thread's words of K values of one token, which begin at `first`.
-    template <int K>
-    struct Words {
-        static constexpr int QUADS = K / 4, EACH = (QUADS + CONSUMERS - 1) / CONSUMERS;
-        Quad quad[EACH];
-
-        __device__ __forceinline__ static bool has(int i, int tid) {
-            return (i + 1) * CONSUMERS <= QUADS || tid + i * CONSUMERS < QUADS;
-        }
-        __device__ __forceinline__ void ask_for(const Quad* first, int tid) {
-#pragma unroll
-            for (int i = 0; i < EACH; i++)
-                if (has(i, tid)) peek(first + tid + i * CONSUMERS, quad[i]);
-        }
-        // Late ones are asked for again.
-        __device__ __forceinline__ void receive(
-            const Quad* first, int tid, Epoch epoch, Bounds& bounds) {
-            bool missing;
-            do {
-                missing = false;
-#pragma unroll
-                for (int i = 0; i < EACH; i++)
-                    if (has(i, tid) && !quad[i].is(epoch)) {
-                        peek(first + tid + i * CONSUMERS, quad[i]);
-                        missing = true;
-                    }
-            } while (missing && !bounds.is_dead());
-        }
-    };
-
     // K values of each token into fragments; with GAIN normalised but for the common factor. `units`:
     // of the stage's tape, whose first slots are taken meanwhile.
     template <int K, bool GAIN>
     __device__ __forceinline__ void gather(const Quad* from, const u16* gain, int units) {
         squares ^= 1;
         prepare<K>(units);  // first: what is asked for too early has to be asked for again
-        for (int token = 0; token < width; token++) {
-            Words<K> words;
-            words.ask_for(from + token * (K / 4), tid);
-            arrange<K, GAIN>(words, from + token * (K / 4), token, gain, false);
-        }
+        Words<K> words;
+        words.ask_for(from, width, tid);
+        arrange<GAIN>(words, from, gain, false);
         sync_consumers();
     }
 
-    // What has been asked for into fragments. `again`: what was there is still being multiplied.
-    template <int K, bool GAIN>
+    // Every token's values into fragments, of which the first tokens' have been asked for: as soon as
+    // one token's have a place, the next one that has not been asked for takes their registers.
+    // `again`: what was there is still being multiplied.
+    template <bool GAIN, int K, int APART>
     __device__ __forceinline__ void arrange(
-        Words<K>& words, const Quad* from, int token, const u16* gain, bool again) {
-        constexpr int EACH = Words<K>::EACH;
+        Words<K, APART>& words, const Quad* from, const u16* gain, bool again) {
+        constexpr int EACH = Words<K, APART>::EACH, TOKENS = Words<K, APART>::TOKENS;
         uint2 gains[EACH];
 #pragma unroll
         for (int i = 0; i < EACH; i++)
             if (GAIN && words.has(i, tid))
                 gains[i] = __ldg(reinterpret_cast<const uint2*>(gain) + tid + i * CONSUMERS);
-        words.receive(from, tid, epoch, bounds);
-        if (again) sync_consumers();
-        float sum = 0.0f;
+#pragma unroll 1
+        for (int first = 0; first < width; first += TOKENS) {
+            words.receive(from, width - first, tid, epoch, bounds);
+            if (again && first == 0) sync_consumers();
+            from += TOKENS * (APART / 4);
+            float sums[TOKENS];
 #pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (words.has(i, tid)) place<GAIN>(words.quad[i].values(), gains[i], i, token, sum);
-        if (GAIN) keep_squares(sum, token);
-        clear_padding<K>(token);
+            for (int t = 0; t < TOKENS; t++) {
+                sums[t] = 0.0f;
+                if (first + t >= width) continue;
+#pragma unroll
+                for (int i = 0; i < EACH; i++)
+                    if (words.has(i, tid))
+                        place<GAIN>(words.quad[t][i].values(), gains[i], i, first + t, sums[t]);
+                if (TOKENS < WIDTH && first + TOKENS + t < width) words.ask_for_one(from, t, tid);
+            }
+            if (GAIN) keep_squares(sums, first);
+        }
+        clear_padding<K>();
     }
 
     // Four values, this thread's i-th, to where they belong.
@@ -119,50 +101,67 @@ struct Block {
                  x.w * high_bf16(gains.y)};
         }
         u8* there = at(p.at_activations) + quad_offset(tid, token, width) +
-                    i * (CONSUMERS / 4 * 64) * width;
+                    i * (CONSUMERS / 4 * 64) * fragment_rows(width);
         *reinterpret_cast<uint2*>(there) = halves_of(x.x, x.y);
-        *reinterpret_cast<uint2*>(there + 16) = halves_of(x.z, x.w);
+        *reinterpret_cast<uint2*>(there + next_pair(tid)) = halves_of(x.z, x.w);
     }
 
     // The same as `gather` from the embedding of the tokens that are fed.
     __device__ __forceinline__ void gather_embedding(const u16* gain, int units) {
-        constexpr int EACH = Words<HIDDEN>::EACH;
+        constexpr int EACH = Words<HIDDEN>::EACH, TOKENS = Words<HIDDEN>::TOKENS;
         squares ^= 1;
-        for (int token = 0; token < width; token++) {
-            const uint2* row = reinterpret_cast<const uint2*>(
-                p.embed + static_cast<i64>(s.token[token]) * HIDDEN);
-            uint2 values[EACH], gains[EACH];
+#pragma unroll 1
+        for (int first = 0; first < width; first += TOKENS) {
+            uint2 values[TOKENS][EACH], gains[EACH];
 #pragma unroll
-            for (int i = 0; i < EACH; i++)
-                if (Words<HIDDEN>::has(i, tid)) {
-                    values[i] = __ldg(row + tid + i * CONSUMERS);
-                    gains[i] = __ldg(reinterpret_cast<const uint2*>(gain) + tid + i * CONSUMERS);
-                }
-            if (token == 0) prepare<HIDDEN>(units);
-            float sum = 0.0f;
+            for (int t = 0; t < TOKENS; t++) {
+                if (first + t >= width) continue;
+                const uint2* row = reinterpret_cast<const uint2*>(
+                    p.embed + static_cast<i64>(s.token[first + t]) * HIDDEN);
 #pragma unroll
-            for (int i = 0; i < EACH; i++)
-                if (Words<HIDDEN>::has(i, tid)) {
-                    const float4 x = {low_bf16(values[i].x), high_bf16(values[i].x),
-                                      low_bf16(values[i].y), high_bf16(values[i].y)};
-                    place<true>(x, gains[i], i, token, sum);
-                }
-            keep_squares(sum, token);
-            clear_padding<HIDDEN>(token);
+                for (int i = 0; i < EACH; i++)
+                    if (Words<HIDDEN>::has(i, tid)) {
+                        const int at = tid + i * CONSUMERS;
+                        values[t][i] = __ldg(row + at);
+                        if (t == 0) gains[i] = __ldg(reinterpret_cast<const uint2*>(gain) + at);
+                    }
+            }
+            if (first == 0) prepare<HIDDEN>(units);
+            float sums[TOKENS];
+#pragma unroll
+            for (int t = 0; t < TOKENS; t++) {
+                sums[t] = 0.0f;
+                if (first + t >= width) continue;
+#pragma unroll
+                for (int i = 0; i < EACH; i++)
+                    if (Words<HIDDEN>::has(i, tid)) {
+                        const uint2 v = values[t][i];
+                        const float4 x = {low_bf16(v.x), high_bf16(v.x), low_bf16(v.y),
+                                          high_bf16(v.y)};
+                        place<true>(x, gains[i], i, first + t, sums[t]);
+                    }
+            }
+            keep_squares(sums, first);
         }
+        clear_padding<HIDDEN>();
         sync_consumers();
     }
 
-    __device__ __forceinline__ void keep_squares(float sum, int token) {
-#pragma unroll
-        for (int mask = 16; mask; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
-        if (lane == 0) s.squares[squares][warp][token] = sum;
+    // Of tokens `first` and on, this thread's squares.
+    template <int N>
+    __device__ __forceinline__ void keep_squares(float (&sums)[N], int first) {
+        const float sum = sum_of_lanes(sums, lane);
+        const int token = N == 1 ? first : first + lane / (32 / N);
+        const bool tells = N == 1 ? lane == 0 : lane % (32 / N) == 0 && token < width;
+        if (tells) s.squares[squares][warp][token] = sum;
     }
 
     // Weights are zero there, which only a number makes zero.
     template <int COLUMNS>
-    __device__ __forceinline__ void clear_padding(int token) {
-        if (padded(COLUMNS) > COLUMNS)
+    __device__ __forceinline__ void clear_padding() {
+        if (padded(COLUMNS) == COLUMNS) return;
+#pragma unroll 1
+        for (int token = 0; token < width; token++)
             for (int column = COLUMNS + tid * 2; column < padded(COLUMNS); column += CONSUMERS * 2)
                 *reinterpret_cast<uint2*>(
                     at(p.at_activations) + fragment_offset(column, token, width)) = {0, 0};

@@ -7,10 +7,10 @@
 // of a model whose heads are few (kernels/tape_plan.py: folds). The order of the splits never
 // changes.
 #pragma once
-#include "tape_item.cuh"
+#include "tape_combine.cuh"
 
 #if FOLD
-struct Fold : Item {
+struct Fold : Combine {
     static constexpr int OF_HEAD = HEAD_DIM / 4;     // quads, and lanes that share a head
     static constexpr int EACH = Words<QUERY_SIZE>::EACH;
 #ifndef FOLD_TOGETHER
@@ -33,7 +33,7 @@ struct Fold : Item {
 #pragma unroll
             for (int i = 0; i < EACH; i++)
                 if (Words<QUERY_SIZE>::has(i, tid)) place<false>(sum[i], {}, i, 0, unused);
-            clear_padding<QUERY_SIZE>(0);
+            clear_padding<QUERY_SIZE>();
             MARK(1)
             sync_consumers();
             MARK(2)
@@ -108,5 +108,5 @@ struct Fold : Item {
     }
 };
 #else
-using Fold = Item;
+using Fold = Combine;
 #endif

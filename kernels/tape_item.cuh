@@ -1,4 +1,4 @@
-// Attention as the computing threads of one block go through it: an item, then words to combine.
+// Attention as the computing threads of one block go through it: an item of it.
 #pragma once
 #include "tape_block.cuh"
 
@@ -7,18 +7,28 @@ struct Item : Block {
     __device__ __forceinline__ void gather_heads(int layer) {
         float* heads = at<float>(p.at_heads);
         constexpr int QUADS = HEAD_WORDS / 4;
-        for (int first = 0; first < QUADS * width; first += CONSUMERS) {
-            const int number = first + tid, token = number / QUADS, word = number % QUADS * 4;
-            const int head = word / HEAD_DIM;
-            const int row = head < GROUP    ? kv_head * GROUP + head
-                            : head == GROUP ? HEADS + kv_head
-                                            : HEADS + KV_HEADS + kv_head;
-            const bool wanted[1] = {number < QUADS * width};
-            const Quad* const from[1] = {
-                p.qkv + (token * QKV_SIZE + row * HEAD_DIM + word % HEAD_DIM) / 4};
-            Quad quad[1];
+        constexpr int EACH = WIDTH == 1 ? 1 : (QUADS * WIDTH + CONSUMERS - 1) / CONSUMERS;
+        for (int first = 0; first < QUADS * width; first += CONSUMERS * EACH) {
+            bool wanted[EACH];
+            const Quad* from[EACH];
+            Quad quad[EACH];
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                const int number = first + tid + i * CONSUMERS, token = number / QUADS;
+                const int word = number % QUADS * 4, head = word / HEAD_DIM;
+                const int row = head < GROUP    ? kv_head * GROUP + head
+                                : head == GROUP ? HEADS + kv_head
+                                                : HEADS + KV_HEADS + kv_head;
+                wanted[i] = number < QUADS * width;
+                from[i] = p.qkv + (token * QKV_SIZE + row * HEAD_DIM + word % HEAD_DIM) / 4;
+                if (WIDTH > 1) quad[i] = {0, 0};
+            }
             take(from, wanted, quad, epoch, bounds);
-            if (wanted[0]) *reinterpret_cast<float4*>(heads + number * 4) = quad[0].values();
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                if (wanted[i])
+                    *reinterpret_cast<float4*>(heads + (first + tid + i * CONSUMERS) * 4) =
+                        quad[i].values();
         }
         sync_consumers();
         u8* fresh = at(p.at_new);
@@ -155,46 +165,5 @@ struct Item : Block {
             put(p.parts + (part * HEAD_DIM + d) / 4, sum.x, sum.y, sum.z, sum.w, epoch);
             if (d == 0) put_pair(p.tops + part * 2, top, total, epoch);
         }
-    }
-
-    // The splits' partial results of this block's words: sixteen threads a word, each with every
-    // sixteenth split, then one tree. The order never changes.
-    __device__ __forceinline__ void combine(int layer) {
-        begin(layer, ATTENTION);
-        const Share& share = s.share;
-        const int used = splits.used;
-        const int each = share.words / 4, quads = each * width;
-        MARK(0)
-        prepare<QUERY_SIZE>(share.out_units);
-        for (int first = 0; first < quads; first += CONSUMERS / 16) {
-            const int i = first + (tid >> 4);
-            const int token = width == 1 ? 0 : i / each;
-            const int word = share.word + (i - token * each) * 4;
-            const bool mine = i < quads && word < QUERY_SIZE;
-            const int head = word / HEAD_DIM, d = word % HEAD_DIM;
-            const int part = (token * HEADS + head) * static_cast<int>(p.splits);
-            Partial sum = {NOTHING, 0.0f, {}};
-            for (int one = tid & 15; one < used && mine; one += 16) {
-                const u64* const its_top = p.tops + (part + one) * 2;
-                const Quad* const its_part = p.parts + ((part + one) * HEAD_DIM + d) / 4;
-                Pair pair;
-                Quad quad;
-                do {  // both at once: one trip instead of two
-                    peek(its_top, pair);
-                    peek(its_part, quad);
-                } while (!(pair.is(epoch) && quad.is(epoch)) && !bounds.is_dead());
-                sum.add({pair.a(), pair.b(), quad.values()});
-            }
-#pragma unroll
-            for (int mask = 1; mask < 16; mask <<= 1) sum.add(sum.shuffled(mask));
-            if (mine && (tid & 15) == 0) {
-                const float scale = 1.0f / sum.total;
-                put(p.attended + (token * QUERY_SIZE + word) / 4, sum.of.x * scale,
-                    sum.of.y * scale, sum.of.z * scale, sum.of.w * scale, epoch);
-            }
-        }
-        MARK(1)
-        MARK(2)
-        MARK_END(ATTENTION)
     }
 };

@@ -35,16 +35,29 @@ __device__ __forceinline__ uint2 halves_of(float first, float second) {
     return {top, to_bf16_pair(first - low_bf16(top), second - high_bf16(top))};
 }
 
-// Activations in shared memory lie as A's fragments: 64 bytes for 16 columns of one token.
+// Activations in shared memory lie as A's fragments: 64 bytes for 16 columns of one token, in rows
+// for the tokens. Of several, who writes one token's columns would hit the same few banks again and
+// again: so in every second step of 16 columns neighbouring tokens have changed places, and in every
+// second pair of steps neighbouring 16 bytes.
+__device__ __forceinline__ int fragment_rows(int width) {
+    return WIDTH == 1 ? 1 : (width + 1) & ~1;
+}
+
 __device__ __forceinline__ int fragment_offset(int column, int token, int width) {
-    const int within = column & 15;
-    return ((column >> 4) * width + token) * 64 + ((within & 7) >> 1) * 16 + (within >> 3) * 8;
+    const int within = column & 15, row = WIDTH == 1 ? token : token ^ (column >> 4 & 1);
+    const int pair = WIDTH == 1 ? (within & 7) >> 1 : (within & 7) >> 1 ^ (column >> 5 & 1);
+    return ((column >> 4) * fragment_rows(width) + row) * 64 + pair * 16 + (within >> 3) * 8;
 }
 
 // The same of column 4 * quad.
 __device__ __forceinline__ int quad_offset(u32 quad, int token, int width) {
-    return ((quad >> 2) * width + token) * 64 + (quad & 1) * 32 + (quad & 2) * 4;
+    const int row = WIDTH == 1 ? token : token ^ (quad >> 2 & 1);
+    return ((quad >> 2) * fragment_rows(width) + row) * 64 + (quad & 1) * 32 + (quad & 2) * 4 +
+           (WIDTH == 1 ? 0 : (quad & 8) * 2);
 }
+
+// From there to the columns that are two on.
+__device__ __forceinline__ int next_pair(u32 quad) { return WIDTH > 1 && quad & 8 ? -16 : 16; }
 
 // Zeros unless `wanted`, without a branch.
 __device__ __forceinline__ uint4 load_shared_if(u32 address, bool wanted) {
@@ -69,13 +82,14 @@ struct Operand {
     int step;  // bytes of 16 columns
     bool fed;
 
-    __device__ __forceinline__ Operand(const u8* activations, int width, int lane)
-        : address(shared_address(activations)), step(width * 64), fed(true) {
+    // `warp`: whose blocks are all odd or all even, as their pairs of steps are.
+    __device__ __forceinline__ Operand(const u8* activations, int width, int warp, int lane)
+        : address(shared_address(activations)), step(fragment_rows(width) * 64), fed(true) {
         if (WIDTH == 1) {
             address += (lane & 7) * 16;
             fed = lane < 16;
         } else {
-            address += (lane >> 2) * 64 + (lane & 3) * 16;
+            address += (lane >> 2) * 64 + ((lane & 3) ^ (warp & 1)) * 16;
             fed = (lane >> 2) < width;
         }
     }
@@ -91,7 +105,8 @@ struct Operand {
         } else {
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                to[i] = load_shared_if(address + ((i < 2 ? block : other) * 2 + (i & 1)) * step,
+                to[i] = load_shared_if((address ^ (i & 1) * 64) +
+                                           ((i < 2 ? block : other) * 2 + (i & 1)) * step,
                                        fed);
         }
     }
@@ -169,7 +184,7 @@ template <int SLOTS>
 __device__ __forceinline__ void multiply_units(
     Ring& ring, Ahead& ahead, int units, int rest, const u8* activations, int width, float* sums,
     int warp, int lane, Bounds& bounds, bool add = false) {
-    const Operand operand(activations, width, lane);
+    const Operand operand(activations, width, warp, lane);
     const int token = WIDTH == 1 ? 0 : lane >> 2;
     const bool writes = WIDTH == 1 ? lane < 4 : operand.fed;
     float2* to = reinterpret_cast<float2*>(sums + token * 8 + (lane & 3) * 2);

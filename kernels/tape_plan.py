@@ -255,7 +255,8 @@ class Memory:
         chunk = 16 if width == 1 else 8
         heads = _aligned(width * (group + 2) * c.head_dim * 4)
         queries = _aligned(c.head_dim // 16 * 512)
-        activations = width * max(padded(c.hidden), padded(c.q_size), down_columns(c)) * 4
+        rows = width + width % 2 if width > 1 else 1  # as kernels/tape_matvec.cuh lays them out
+        activations = rows * max(padded(c.hidden), padded(c.q_size), down_columns(c)) * 4
         sums = 2 * WARPS * max(chunk, DOWN_UNITS) * width * UNIT
         units = max(s.head_units for s in shares)
         size_of = {

@@ -136,19 +136,21 @@ struct Step : Fold {
         MARK_END(DOWN)
     }
 
-    // `again`: what was gathered before is still being multiplied. A single token's next words are
-    // under way while these are multiplied.
+    // `again`: what was gathered before is still being multiplied. The next words, as many as there are
+    // registers for, are under way while these are multiplied.
     __device__ __forceinline__ void down_parts(int units, float* sums, bool again) {
         constexpr int PARTS = INTERMEDIATE / DOWN_PART, LAST = INTERMEDIATE % DOWN_PART;
-        Words<DOWN_PART> words;
-        if (width == 1) words.ask_for(p.activated, tid);
+        Words<DOWN_PART, INTERMEDIATE> words;
+        words.ask_for(p.activated, width, tid);
         int rest = units * (PART_SLOTS + OTHER_SLOTS);
 #pragma unroll 1
         for (int part = 0; part < PARTS; part++) {
-            arrange_part(words, part * DOWN_PART, again || part > 0);
+            const u32 column = part * DOWN_PART;
+            arrange<false>(words, p.activated + column / 4, nullptr, again || part > 0);
+            sync_consumers();
             if (part == 0) MARK(1)
-            if (width == 1 && part + 1 < PARTS)
-                words.ask_for(p.activated + (part + 1) * (DOWN_PART / 4), tid);
+            if (part + 1 < PARTS)
+                words.ask_for(p.activated + (part + 1) * (DOWN_PART / 4), width, tid);
             rest -= units * PART_SLOTS;
             multiply_units<PART_SLOTS>(ring, ahead, units, rest, at(p.at_activations), width, sums,
                                        warp, lane, bounds, part > 0);
@@ -159,22 +161,14 @@ struct Step : Fold {
     template <int LAST>
     __device__ __forceinline__ void last_part(int units, float* sums) {
         if constexpr (LAST > 0) {
-            Words<LAST> words;
-            if (width == 1) words.ask_for(p.activated + (INTERMEDIATE - LAST) / 4, tid);
-            arrange_part(words, INTERMEDIATE - LAST, true);
+            Words<LAST, INTERMEDIATE> words;
+            const Quad* const from = p.activated + (INTERMEDIATE - LAST) / 4;
+            words.ask_for(from, width, tid);
+            arrange<false>(words, from, nullptr, true);
+            sync_consumers();
             multiply_units<padded(LAST) / SLOT_COLUMNS>(ring, ahead, units, 0,
                                                         at(p.at_activations), width, sums, warp,
                                                         lane, bounds, true);
         }
-    }
-
-    template <int K>
-    __device__ __forceinline__ void arrange_part(Words<K>& words, int column, bool again) {
-        for (int token = 0; token < width; token++) {
-            const Quad* const from = p.activated + (token * INTERMEDIATE + column) / 4;
-            if (width > 1) words.ask_for(from, tid);
-            arrange<K, false>(words, from, token, nullptr, again && token == 0);
-        }
-        sync_consumers();
     }
 };
