@@ -1,119 +1,97 @@
 """What only the resident CPU engine can be asked: stopping, idling, a busy neighbour, memory.
 
-`python -m benchmarks.cpu_decode [--json FILE] [--rounds N] [--replies N] [--hog]`: first the
-quality gate, then in turn (A B A B, medians) TTFT and TPOT for a prompt of 97 tokens and 128 new
-ones; the share of the read bandwidth measured in the same process; a prompt that continues a
-cached one; stop latency; what an idle engine costs; how soon a process is gone.
-`--replies` decodes that many short replies and compares memory and threads;
-`--hog` keeps one core busy and measures again. llama.cpp runs
-only where the package `cyllama` is installed.
+`python -m benchmarks.cpu_decode [--json FILE] [--rounds N] [--replies N] [--hog]`: first the gate
+of the bench, then, timed as the bench does, TTFT and TPOT for a prompt of 97 tokens and 128 new
+ones, on all cores and on one, from the file's blocks and widened to bfloat16; a prompt that
+continues a cached one; stop latency; what an idle engine costs; how soon a process is gone.
+`--replies` decodes that many short replies and compares memory and threads; `--hog` keeps one core
+busy and measures again. llama.cpp runs only where the package `cyllama` is installed.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
 import json
 import multiprocessing
 import os
-import platform
 import statistics
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import torch
 
-from assets.resolver import resolve
 from benchmarks.exit_time import exit_ms
-from benchmarks.rivals import LlamaCppSide
+from benchmarks.gate import Gate
+from benchmarks.machine import cpu_name
+from benchmarks.results import write_json
+from benchmarks.rivals import open_rivals
+from benchmarks.subject import Subject, load_subject
+from benchmarks.timing import EngineSide, Side, figures, first_tokens, in_turn
+from engine import leaving
 from engine.bandwidth import read_bandwidth
-from engine.base import DecodeEngine
 from engine.cpu import PersistentCpuEngine
 from engine.cpu_cores import physical_cores
 from engine.eager import EagerEngine
+from engine.errors import UnpausedError
+from engine.files import check_writable
 from engine.models.base import Model
-from engine.quality import quality
 from engine.sampling import SamplingParams
 from engine.setup import DEFAULT_MODEL
-from engine.weights import load_model
 
 PROMPT_TOKENS, NEW_TOKENS, FOLLOW_UP_TOKENS = 97, 128, 24
-QUESTION = (
-    "Explain how a lighthouse works, why it was useful to sailors, how its light was made before "
-    "there was electricity, who looked after it during long winter storms, and why so many of "
-    "them stand empty today. Begin with the oldest one that is known, and then go on to those "
-    "that were built on rocks far out at sea, where everything had to be brought by boat."
-)
-_TAIL = 5  # tokens that close the question and open the answer
-_COOL_DOWN_S = 0.2
+GATE_POSITIONS = 64
 
 
-@dataclass
-class Timed:
-    """One reply: time to first token, then each inter-token latency, in milliseconds."""
-
-    ttft_ms: float
-    itl_ms: np.ndarray
-    tokens: list[int]
-
-
-def prompt_of(model: Model) -> list[int]:
-    """Exactly PROMPT_TOKENS ids, ending as a chat prompt ends."""
-    text = model.tokenizer.render([{"role": "user", "content": QUESTION}])
-    ids = model.tokenizer.encode(text)
-    assert len(ids) >= PROMPT_TOKENS
-    return [*ids[: PROMPT_TOKENS - _TAIL], *ids[-_TAIL:]]
+def judged(
+    subject: Subject, engine: PersistentCpuEngine, ids: list[int]
+) -> tuple[Gate, dict[str, Any]]:
+    """The gate, which `engine` has passed, and its figures; no speed where it is red."""
+    gate = Gate.open(subject.model, ids, GATE_POSITIONS, NEW_TOKENS + 1, len(physical_cores()))
+    verdict = gate.judge(engine)
+    if not verdict.green:
+        raise UnpausedError(f"gate red: {verdict.reason}")
+    gate.release()
+    return gate, gate.as_dict() | verdict.as_dict()
 
 
-def time_engine(engine: DecodeEngine, ids: list[int]) -> Timed:
-    """A greedy reply by one of our engines, timed by its own clock."""
-    cache = engine.model.new_cache(PROMPT_TOKENS + NEW_TOKENS)
-    run = engine.decode(cache, ids, SamplingParams(max_tokens=NEW_TOKENS))
-    tokens = list(run)
-    times = np.array([run.start_ns, *(token.time_ns for token in tokens)]) / 1e6
-    return Timed(times[1] - times[0], np.diff(times[1:]), [token.id for token in tokens])
+def contestants(
+    subject: Subject, engine: PersistentCpuEngine, gate: Gate, ids: list[int]
+) -> list[Side]:
+    """`engine`, and whoever else is timed beside it."""
+    model, threads = subject.model, len(physical_cores())
+    one = PersistentCpuEngine(model, threads=1)
+    plain = PersistentCpuEngine(Model("bfloat16", model.config, model.weights))
+    sides: list[Side] = [
+        EngineSide(engine, gate.cache, ids),
+        EngineSide(one, gate.cache, ids, "persistent-cpu, 1 thread"),
+        EngineSide(plain, gate.cache, ids, "persistent-cpu, bfloat16"),
+        EngineSide(EagerEngine(model, threads), gate.cache, ids),
+    ]
+    rivals = open_rivals(["llama.cpp"], subject, ids, NEW_TOKENS, threads)
+    return sides + [side for _, side in rivals if not isinstance(side, str)]
 
 
-def time_llama_cpp(side: LlamaCppSide) -> Timed:
-    """The same through llama.cpp's C library, one call per token, with its default settings."""
-    tokens, times = side.generate(NEW_TOKENS)
-    milliseconds = np.array(times) * 1e3
-    return Timed(milliseconds[1] - milliseconds[0], np.diff(milliseconds[1:]), tokens)
-
-
-def figures(runs: list[Timed]) -> dict[str, Any]:
-    """Medians over rounds of each round's figure, and the spread of the median TPOT."""
-    p50 = [float(np.median(run.itl_ms)) for run in runs]
-    rate = [(len(run.tokens) - 1) / run.itl_ms.sum() * 1e3 for run in runs]
+def measured(sides: Sequence[Side], rounds: int, ceiling: float) -> dict[str, Any]:
+    """Every side's figures, in turn, beside `ceiling`, bytes/s."""
+    replies = in_turn(sides, SamplingParams(max_tokens=NEW_TOKENS), rounds)
+    ttfts = first_tokens(sides, rounds)
     return {
-        "ttft_ms": round(statistics.median(run.ttft_ms for run in runs), 1),
-        "tpot_p50_ms": round(statistics.median(p50), 3),
-        "tpot_p99_ms": round(
-            statistics.median(float(np.percentile(run.itl_ms, 99)) for run in runs), 3
-        ),
-        "tokens_per_s": round(statistics.median(rate), 1),
-        "spread_p50_ms": [round(min(p50), 3), round(max(p50), 3)],
+        side.name: figures(replies[side.name], ttfts[side.name], _read_bytes(side), ceiling)
+        for side in sides
     }
 
 
-def side_by_side(
-    sides: dict[str, Callable[[list[int]], Timed]], ids: list[int], rounds: int
-) -> dict[str, Any]:
-    """Every side in turn, `rounds` times, after one warm-up each."""
-    for run in sides.values():
-        run(ids)
-    runs: dict[str, list[Timed]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, run in sides.items():
-            time.sleep(_COOL_DOWN_S)  # others' threads come to rest
-            runs[name].append(run(ids))
-    return {name: figures(found) for name, found in runs.items()}
+def _read_bytes(side: Side) -> float | None:
+    """What decoding one token has to read at least; None of another program."""
+    if not isinstance(side, EngineSide):
+        return None
+    positions = PROMPT_TOKENS + NEW_TOKENS / 2
+    kv_bytes = side.engine.model.new_cache(1).bytes_per_position
+    return side.engine.weight_bytes_per_token + positions * kv_bytes
 
 
 def follow_up_ms(engine: PersistentCpuEngine, ids: list[int]) -> float:
@@ -175,106 +153,73 @@ def memory_over(engine: PersistentCpuEngine, ids: list[int], replies: int) -> di
     return found
 
 
-def _hog() -> None:
+@contextmanager
+def hog() -> Iterator[None]:
+    """Another process keeps one core busy."""
+    process = multiprocessing.get_context("spawn").Process(target=_be_busy, daemon=True)
+    process.start()
+    try:
+        time.sleep(1.0)
+        yield
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _be_busy() -> None:
     while True:
         pass
 
 
-def with_a_hog(sides: dict[str, Callable[[list[int]], Timed]], ids: list[int]) -> dict[str, Any]:
-    """`side_by_side` while another process keeps one core busy."""
-    hog = multiprocessing.get_context("spawn").Process(target=_hog, daemon=True)
-    hog.start()
-    try:
-        time.sleep(1.0)
-        return side_by_side(sides, ids, 3)
-    finally:
-        hog.terminate()
-        hog.join()
-
-
-def gate(model: Model, engine: PersistentCpuEngine, ids: list[int]) -> dict[str, Any]:
-    """The quality gate over a prompt and 64 tokens; no speed is printed when it is red."""
-    reference = Model("float32", model.config, _as_float32(model))
-    run = EagerEngine(reference).decode(reference.new_cache(), ids, SamplingParams(max_tokens=64))
-    text = [*ids, *(token.id for token in run)]
-    expected = EagerEngine(reference).logits(reference.new_cache(), text)
-    found = quality(expected, engine.logits(engine.model.new_cache(), text))
-    if not found.passed:
-        raise SystemExit(f"gate red: {found}")
-    return {"mean_kl": found.mean_kl, "changed": f"{found.changed}/{found.positions}",
-            "changed_margin": found.changed_margin}  # fmt: skip
-
-
-def _as_float32(model: Model) -> Any:
-    assert model.checkpoint is not None
-    return load_model(model.checkpoint.path, dtype=torch.float32).weights
-
-
-def main() -> None:
-    """Print a table and, last, one JSON line."""
-    arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def main() -> int:
+    """Print a line for each figure and, last, one JSON line with all of them."""
+    arguments = leaving.Parser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--json", type=Path, help="also write the result here")
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--replies", type=int, default=0, help="decode this many short replies")
     arguments.add_argument("--hog", action="store_true", help="measure beside a busy process too")
     options = arguments.parse_args()
-    path, threads = resolve(DEFAULT_MODEL), len(physical_cores())
-    model = load_model(path)
-    ids = prompt_of(model)
+    if options.json:
+        check_writable(options.json)
+    subject = load_subject(DEFAULT_MODEL, torch.device("cpu"))
+    ids = subject.prompt(PROMPT_TOKENS)
     start = time.perf_counter()
-    engine = PersistentCpuEngine(model)
+    engine = PersistentCpuEngine(subject.model)
+    started_s = time.perf_counter() - start
+    gate, verdict = judged(subject, engine, ids)
+    sides = contestants(subject, engine, gate, ids)
+    ceiling = read_bandwidth("cpu", len(physical_cores()))
     result: dict[str, Any] = {
         "benchmark": "cpu_decode",
-        "machine": f"{platform.machine()}, {os.cpu_count()} logical CPUs",
-        "threads": threads,
+        "machine": cpu_name(),
+        "threads": len(physical_cores()),
         "load_average": os.getloadavg()[0],
         "weights": engine.formats,
         "prompt_tokens": len(ids),
         "new_tokens": NEW_TOKENS,
-        "engine_start_s": round(time.perf_counter() - start, 2),
-        "gate": gate(model, engine, ids),
+        "engine_start_s": round(started_s, 2),
+        "gate": verdict,
+        "engines": measured(sides, options.rounds, ceiling),
+        "read_gb_per_s": round(ceiling / 1e9, 2),
+        "follow_up_ms": follow_up_ms(engine, ids),
+        "stop_ms": stop_ms(engine, ids),
+        "idle_share_of_a_core": idle_share(engine),
+        "exit_ms": exit_ms(options.rounds),
     }
-    one = PersistentCpuEngine(model, threads=1)
-    eager = EagerEngine(model, threads)
-    plain = PersistentCpuEngine(Model("bfloat16", model.config, model.weights))
-    sides: dict[str, Callable[[list[int]], Timed]] = {
-        "persistent-cpu": lambda ids: time_engine(engine, ids),
-        "persistent-cpu, 1 thread": lambda ids: time_engine(one, ids),
-        "persistent-cpu, bfloat16": lambda ids: time_engine(plain, ids),
-        "eager": lambda ids: time_engine(eager, ids),
-    }
-    if importlib.util.find_spec("cyllama"):
-        other = LlamaCppSide(str(path), ids, len(ids) + NEW_TOKENS, threads)
-        sides["llama.cpp"] = lambda ids: time_llama_cpp(other)
-    result["engines"] = side_by_side(sides, ids, options.rounds)
-    bandwidth = read_bandwidth("cpu", threads)
-    result["read_gb_per_s"] = round(bandwidth / 1e9, 2)
-    for name, side in (("persistent-cpu", engine), ("persistent-cpu, bfloat16", plain)):
-        entry = result["engines"][name]
-        needed = side.weight_bytes_per_token + (len(ids) + NEW_TOKENS / 2) * (
-            model.new_cache(1).bytes_per_position
-        )
-        entry["share_of_bandwidth"] = round(needed / (entry["tpot_p50_ms"] / 1e3 * bandwidth), 3)
-    for name, entry in result["engines"].items():
-        print(f"{name:28}", json.dumps(entry), flush=True)
-    result["follow_up_ms"] = follow_up_ms(engine, ids)
-    result["stop_ms"] = stop_ms(engine, ids)
-    result["idle_share_of_a_core"] = idle_share(engine)
-    result["exit_ms"] = exit_ms(options.rounds)
     if options.hog:
-        chosen = {name: side for name, side in sides.items() if name != "eager"}
-        result["with_a_hog"] = with_a_hog(chosen, ids)
+        with hog():
+            kept = [side for side in sides if side.name != "eager"]
+            result["with_a_hog"] = measured(kept, 3, ceiling)
     if options.replies:
         result["memory"] = memory_over(engine, ids, options.replies)
-    rest = ("read_gb_per_s", "follow_up_ms", "stop_ms", "idle_share_of_a_core", "exit_ms",
-            "with_a_hog", "memory", "gate", "engine_start_s")  # fmt: skip
-    for name in rest:
-        if name in result:
-            print(f"{name:28}", json.dumps(result[name]))
+    for name, entry in {**result["engines"], **result}.items():
+        if name != "engines":
+            print(f"{name:28}", json.dumps(entry))
     if options.json:
-        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_json(options.json, result)
     print(json.dumps(result))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    leaving.leave(leaving.run(main))
