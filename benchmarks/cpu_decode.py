@@ -134,7 +134,8 @@ def idle_share(engine: PersistentCpuEngine, seconds: float = 2.0) -> float:
     before, process = psutil.Process().cpu_times(), psutil.Process()
     time.sleep(seconds)
     after = process.cpu_times()
-    return round((after.user + after.system - before.user - before.system) / seconds, 4)
+    taken_s = after.user + after.system - before.user - before.system
+    return round(max(0.0, taken_s) / seconds, 4)
 
 
 def memory_over(engine: PersistentCpuEngine, ids: list[int], replies: int) -> dict[str, Any]:
