@@ -65,30 +65,34 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
 #endif
         step.ahead.held = 0;
         step.begin_pass();
-        #pragma unroll 1
-        for (int layer = 0; layer < LAYERS; layer++) {
-            step.qkv(layer);
-            step.attention(layer);
-            step.combine(layer);
-            step.output(layer);
-            step.gate_up(layer);
-            step.down(layer);
+        const bool first = passes.fed < passes.prompt, samples = passes.samples() && max_tokens > 0;
+        Head head(step, sampling);
+#ifdef SPECULATE
+        head.least = first ? step.width - 1 : 0;
+#endif
+#pragma unroll 1
+        for (int part = 0; part < 2 * LAYERS + samples; part++) {
+            const int layer = part / 2;
+            const Stage stage = part == 2 * LAYERS ? HEAD : part % 2 ? GATE_UP : QKV;
+            if (stage == HEAD) head.open(first);
+            step.of_residual(layer, stage, head);
+            if (stage == QKV) {
+                step.attention(layer);
+                step.combine(layer);
+                step.output(layer);
+            }
+            if (stage == GATE_UP) step.down(layer);
         }
-        const bool last_of_prompt = passes.fed < passes.prompt && passes.samples();
-        if (last_of_prompt && tid == 0) s.prefill_end_ns = static_cast<i64>(device_ns());
 #ifdef SPECULATE
         drafts.note();
-        if (passes.samples() && max_tokens > 0) {
-            finish = drafts.verify(passes, sampled);
-        } else {
-            Head(step, sampling).meet();
-        }
+        if (samples)
+            finish = drafts.verify(passes, sampled, head);
+        else
+            head.meet();
         step.meeting++;
 #else
-        if (passes.samples() && max_tokens > 0) {
+        if (samples) {
             const u32 position = step.position + step.width;
-            Head head(step, sampling);
-            head.logits(position);
             if (sampling.filtered()) head.filter(position);
             float log_probability;
             bool stopped;
@@ -99,11 +103,12 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
                 post(s, chosen.id, log_probability, finish, passes.fed + step.width);
             if (tid == 0) s.token[0] = chosen.id;
         } else {
-            Head(step, sampling).meet();
+            head.meet();
         }
 #endif
         if (passes.samples() && max_tokens == 0) {
             finish = PREFILLED;
+            if (tid == 0) s.prefill_end_ns = static_cast<i64>(device_ns());
             if (blockIdx.x == 0 && tid == 0) post(s, -1, 0.0f, finish, passes.fed + step.width);
         }
 #ifdef MEASURE

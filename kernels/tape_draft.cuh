@@ -83,11 +83,9 @@ struct Drafts {
     }
 
     // Draws after the pass's tokens as long as the draft is right, and tells each; why it ends.
-    __device__ __forceinline__ int verify(Passes& passes, i64& sampled) {
+    __device__ __forceinline__ int verify(Passes& passes, i64& sampled, Head& head) {
         const bool first = passes.fed < passes.prompt;
-        const int tid = threadIdx.x, fed = step.width, least = first ? fed - 1 : 0;
-        Head head(step, s.sampling);
-        head.logits(least);
+        const int tid = threadIdx.x, fed = step.width, least = head.least;
         if (tid == 0 && !first) {
             s.drafts.passes++;
             s.drafts.drafted += fed - 1;

@@ -9,67 +9,52 @@ __device__ __forceinline__ u64 pass_clock(const Step& step) { return device_ns()
 
 struct Head : Scores {
     using Scores::Scores;
+#ifdef SPECULATE
+    int least = 0;  // the first token of the pass after which there is a draw
+#endif
+
+    // After the layers, of the `first` pass that samples those of the prompt's end. Keys and values
+    // of this pass are read by other blocks' copying warps in the next one.
+    __device__ __forceinline__ void open(bool first) const {
+        if (first && step.tid == 0) s.prefill_end_ns = static_cast<i64>(device_ns());
+        __threadfence();
+    }
 
 #ifdef SPECULATE
-    // Logits after the pass's tokens from number `least` on: [tokens][VOCAB].
-    __device__ __forceinline__ void logits(int least) {
-        step.renew();
-        const Share& share = s.share;
+    // Sums of `n` of this block's units: logits after the pass's tokens from number `least` on,
+    // [tokens][VOCAB].
+    __device__ __forceinline__ void take_sums(const float* sums, int stride, int first, int n) {
         const Width width = step.width;
-        const int tid = step.tid;
-#else
-    // Logits after the pass's last token, and the draw as far as it needs no other block.
-    __device__ __forceinline__ void logits(u32 position_of_next) {
-        step.renew();
-        const Share& share = s.share;
-        const Width width = step.width;
-        const int tid = step.tid, token = width - 1;
-#endif
-#ifdef MEASURE
-        Ring& ring = step.ring;
-        const bool traced = step.traced;
-        int& trace_stage = step.trace_stage;
-        auto trace_at = [&] { return step.trace_at(); };
-#endif
-        MARK(0)
-        if (tid == 0) s.bounds.enter(step.sampled, LAYERS, HEAD);
-        // Keys and values of this pass are read by other blocks' copying warps in the next one.
-        __threadfence();
-        if (share.head_units > 0) {
-            step.gather<HIDDEN, true>(p.next, p.norm, share.head_units);
-            MARK(1)
-#ifdef SPECULATE
-            step.multiply<HIDDEN>(
-                0, share.head_units, false, [&](float* sums, int stride, int first, int n) {
-                    for (int i = tid; i < n * width * 8; i += CONSUMERS) {
-                        const int token = (i >> 3) % width;
-                        const int row = (first + (i >> 3) / width) * 8 + (i & 7);
-                        if (row >= rows || token < least) continue;
-                        float sum_of_row = 0.0f;
-#pragma unroll
-                        for (int w = 0; w < WARPS; w++) sum_of_row += sums[w * stride + i];
-                        p.logits[static_cast<i64>(token - least) * VOCAB + first_row() + row] =
-                            sum_of_row * step.norm_of(token);
-                    }
-                });
-#else
-            const bool keep = sampling.filtered();
-            step.multiply<HIDDEN>(
-                0, share.head_units, false, [&](float* sums, int stride, int first, int n) {
-                    const float norm = step.norm_of(token);
-                    for (int i = tid; i < n * 8; i += CONSUMERS) {
-                        const int row = first * 8 + i;
-                        if (row >= rows) continue;
-                        const int at = ((i >> 3) * width + token) * 8 + (i & 7);
-                        float sum_of_row = 0.0f;
-#pragma unroll
-                        for (int w = 0; w < WARPS; w++) sum_of_row += sums[w * stride + at];
-                        take_logit(row, sum_of_row * norm, position_of_next, keep);
-                    }
-                });
-#endif
+        for (int i = step.tid; i < n * width * 8; i += CONSUMERS) {
+            const int token = (i >> 3) % width, row = (first + (i >> 3) / width) * 8 + (i & 7);
+            if (row >= rows || token < least) continue;
+            p.logits[static_cast<i64>(token - least) * VOCAB + first_row() + row] =
+                sum_of(sums, stride, i) * step.norm_of(token);
         }
-        MARK_END(HEAD)
+    }
+#else
+    // Sums of `n` of this block's units: logits after the pass's last token, and the draw as far as
+    // it needs no other block.
+    __device__ __forceinline__ void take_sums(const float* sums, int stride, int first, int n) {
+        const Width width = step.width;
+        const int token = width - 1;
+        const u32 position_of_next = step.position + width;
+        const bool keep = sampling.filtered();
+        const float norm = step.norm_of(token);
+        for (int i = step.tid; i < n * 8; i += CONSUMERS) {
+            const int row = first * 8 + i;
+            if (row >= rows) continue;
+            const int at = ((i >> 3) * width + token) * 8 + (i & 7);
+            take_logit(row, sum_of(sums, stride, at) * norm, position_of_next, keep);
+        }
+    }
+#endif
+
+    __device__ __forceinline__ static float sum_of(const float* sums, int stride, int at) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) sum += sums[w * stride + at];
+        return sum;
     }
 
     __device__ __forceinline__ void take_logit(
@@ -165,7 +150,7 @@ struct Head : Scores {
     // After a pass that samples nothing: nobody begins the next one, whose first words overwrite
     // some of this one's, before everybody is through.
     __device__ __forceinline__ void meet() {
-        __threadfence();  // as in `logits`
+        __threadfence();  // as in `open`
         if (step.tid == 0) s.bounds.enter(step.sampled, LAYERS, SAMPLE);
         const Epoch epoch = step.epoch;
         u64* all = p.candidates + static_cast<i64>(step.MEETING & 1) * gridDim.x * CANDIDATE_WORDS;

@@ -14,41 +14,78 @@ constexpr int OTHER_SLOTS = (INTERMEDIATE / DOWN_PART - 1) * PART_SLOTS +
 constexpr int DOWN_UNITS = 8;  // that go through all parts together
 
 struct Step : Fold {
-    __device__ __forceinline__ void qkv(int layer) {
-        begin(layer, QKV);
+    // The stages whose activations are the normalised residual: QKV, gate and up, and the head,
+    // which `head` is told of. They are one piece of code, which three would not fit the instruction
+    // cache as well as.
+    template <class Head>
+    __device__ __forceinline__ void of_residual(int layer, Stage stage, Head& head) {
+        begin(layer, stage);
         const Share& share = s.share;
+        const bool is_qkv = stage == QKV, is_gate = stage == GATE_UP;
+        const int units = is_qkv ? share.qkv_units : is_gate ? share.gate_units : share.head_units;
         MARK(0)
-        if (share.qkv_units > 0) {
-            const u16* gain = p.attn_norm + layer * HIDDEN;
-            if (layer == 0)
-                gather_embedding(gain, share.qkv_units);
+        if (units > 0) {
+            const u16* gain = is_qkv    ? p.attn_norm + layer * HIDDEN
+                              : is_gate ? p.mlp_norm + layer * HIDDEN
+                                        : p.norm;
+            if (is_qkv && layer == 0)
+                gather_embedding(gain, units);
             else
-                gather<HIDDEN, true>(p.next, gain, share.qkv_units);
-            epoch = epoch.next();
+                gather<HIDDEN, true>(is_gate ? p.middle : p.next, gain, units);
+            if (is_qkv) epoch = epoch.next();
             MARK(1)
             multiply<HIDDEN>(
-                share.qkv_unit, share.qkv_units, p.qkv_pool > 0,
+                is_qkv ? share.qkv_unit : is_gate ? share.gate_unit : 0, units,
+                is_qkv ? p.qkv_pool > 0 : is_gate && p.gate_pool > 0,
                 [&](float* sums, int stride, int first, int n) {
-                    for (int i = tid; i < n * width * 2; i += CONSUMERS) {
-                        const int token = (i >> 1) % width, unit = (i >> 1) / width;
-                        const int row = (first + unit) * 8 + (i & 1) * 4;
-                        if (row >= QKV_SIZE) continue;
-                        const float norm = norm_of(token);
-                        float4 x = sum_of_warps(sums, stride, i * 4);
-                        x = {x.x * norm, x.y * norm, x.z * norm, x.w * norm};
-#if QKV_BIAS
-                        const uint2 bias =
-                            *reinterpret_cast<const uint2*>(p.qkv_bias + layer * QKV_SIZE + row);
-                        x = {x.x + low_bf16(bias.x), x.y + high_bf16(bias.x),
-                             x.z + low_bf16(bias.y), x.w + high_bf16(bias.y)};
-#endif
-                        put(p.qkv + (token * QKV_SIZE + row) / 4, x.x, x.y, x.z, x.w, epoch);
-                    }
+                    if (is_qkv)
+                        give_heads(layer, sums, stride, first, n);
+                    else if (is_gate)
+                        give_gated(sums, stride, first, n);
+                    else
+                        head.take_sums(sums, stride, first, n);
                 });
-        } else {
+        } else if (is_qkv) {
             epoch = epoch.next();
         }
-        MARK_END(QKV)
+        MARK_END(stage)
+    }
+
+    // Queries, keys and values for everybody.
+    __device__ __forceinline__ void give_heads(
+        int layer, const float* sums, int stride, int first, int n) {
+        for (int i = tid; i < n * width * 2; i += CONSUMERS) {
+            const int token = (i >> 1) % width, unit = (i >> 1) / width;
+            const int row = (first + unit) * 8 + (i & 1) * 4;
+            if (row >= QKV_SIZE) continue;
+            const float norm = norm_of(token);
+            float4 x = sum_of_warps(sums, stride, i * 4);
+            x = {x.x * norm, x.y * norm, x.z * norm, x.w * norm};
+#if QKV_BIAS
+            const uint2 bias =
+                *reinterpret_cast<const uint2*>(p.qkv_bias + layer * QKV_SIZE + row);
+            x = {x.x + low_bf16(bias.x), x.y + high_bf16(bias.x), x.z + low_bf16(bias.y),
+                 x.w + high_bf16(bias.y)};
+#endif
+            put(p.qkv + (token * QKV_SIZE + row) / 4, x.x, x.y, x.z, x.w, epoch);
+        }
+    }
+
+    // What gate and up make together, for everybody.
+    __device__ __forceinline__ void give_gated(const float* sums, int stride, int first, int n) {
+        for (int i = tid; i < n * width; i += CONSUMERS) {
+            const int token = i % width, unit = first + i / width;
+            const float norm = norm_of(token);
+            const float4 gate = sum_of_warps(sums, stride, i * 8);
+            const float4 up = sum_of_warps(sums, stride, i * 8 + 4);
+            put(p.activated + token * (INTERMEDIATE / 4) + unit,
+                product(gate.x * norm, up.x * norm), product(gate.y * norm, up.y * norm),
+                product(gate.z * norm, up.z * norm), product(gate.w * norm, up.w * norm), epoch);
+        }
+    }
+
+    __device__ __forceinline__ static float product(float gate, float up) {
+        return __fdividef(gate, 1.0f + __expf(-gate)) * up;
     }
 
     // This block's rows of the residual and what `sums` adds to them, for everybody.
@@ -83,37 +120,6 @@ struct Step : Fold {
                 });
         }
         MARK_END(OUTPUT)
-    }
-
-    // Gate and up of this block's columns, and their product for everybody.
-    __device__ __forceinline__ void gate_up(int layer) {
-        begin(layer, GATE_UP);
-        const Share& share = s.share;
-        MARK(0)
-        if (share.gate_units > 0) {
-            gather<HIDDEN, true>(p.middle, p.mlp_norm + layer * HIDDEN, share.gate_units);
-            MARK(1)
-            multiply<HIDDEN>(
-                share.gate_unit, share.gate_units, p.gate_pool > 0,
-                [&](float* sums, int stride, int first, int n) {
-                    for (int i = tid; i < n * width; i += CONSUMERS) {
-                        const int token = i % width, unit = first + i / width;
-                        const float norm = norm_of(token);
-                        const float4 gate = sum_of_warps(sums, stride, i * 8);
-                        const float4 up = sum_of_warps(sums, stride, i * 8 + 4);
-                        put(p.activated + token * (INTERMEDIATE / 4) + unit,
-                            product(gate.x * norm, up.x * norm),
-                            product(gate.y * norm, up.y * norm),
-                            product(gate.z * norm, up.z * norm),
-                            product(gate.w * norm, up.w * norm), epoch);
-                    }
-                });
-        }
-        MARK_END(GATE_UP)
-    }
-
-    __device__ __forceinline__ static float product(float gate, float up) {
-        return __fdividef(gate, 1.0f + __expf(-gate)) * up;
     }
 
     // The columns in parts: the activations of all would leave the ring too little room.
