@@ -8,12 +8,11 @@ GPU; no figure of it is published yet.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-from pathlib import Path
 
 import torch
 
+from benchmarks.results import result_file, write_json
 from benchmarks.shapes import SHAPES, random_model
 from engine.gpu import gpu_reason, launches_dependently
 from engine.kv_cache import KVCache
@@ -75,7 +74,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("shapes", nargs="*", default=["llama-3.2-1b"])
     arguments.add_argument("--context", type=int, default=600)
-    arguments.add_argument("--json", type=Path)
+    arguments.add_argument("--json", type=result_file)
     options = arguments.parse_args()
     unknown = [name for name in options.shapes if name not in SHAPES]
     reason = f"no shape {unknown[0]}: {', '.join(SHAPES)}" if unknown else gpu_reason()
@@ -90,7 +89,7 @@ def main() -> None:
         torch.cuda.empty_cache()
     if options.json:
         content = {"gpu": torch.cuda.get_device_name(), "context": options.context, "us": found}
-        options.json.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+        write_json(options.json, content)
 
 
 if __name__ == "__main__":

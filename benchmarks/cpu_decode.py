@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -27,7 +26,7 @@ import torch
 from benchmarks.exit_time import exit_ms
 from benchmarks.gate import Gate
 from benchmarks.machine import cpu_name
-from benchmarks.results import write_json
+from benchmarks.results import result_file, write_json
 from benchmarks.rivals import open_rivals
 from benchmarks.subject import Subject, load_subject
 from benchmarks.timing import EngineSide, Side, figures, first_tokens, in_turn
@@ -37,7 +36,6 @@ from engine.cpu import PersistentCpuEngine
 from engine.cpu_cores import physical_cores
 from engine.eager import EagerEngine
 from engine.errors import UnpausedError
-from engine.files import check_writable
 from engine.models.base import Model
 from engine.sampling import SamplingParams
 from engine.setup import DEFAULT_MODEL
@@ -175,13 +173,11 @@ def _be_busy() -> None:
 def main() -> int:
     """Print a line for each figure and, last, one JSON line with all of them."""
     arguments = leaving.Parser(description=(__doc__ or "").splitlines()[0])
-    arguments.add_argument("--json", type=Path, help="also write the result here")
+    arguments.add_argument("--json", type=result_file, help="also write the result here")
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--replies", type=int, default=0, help="decode this many short replies")
     arguments.add_argument("--hog", action="store_true", help="measure beside a busy process too")
     options = arguments.parse_args()
-    if options.json:
-        check_writable(options.json)
     subject = load_subject(DEFAULT_MODEL, torch.device("cpu"))
     ids = subject.prompt(PROMPT_TOKENS)
     start = time.perf_counter()

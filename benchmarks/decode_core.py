@@ -13,7 +13,6 @@ import os
 import platform
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -21,6 +20,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from assets.resolver import resolve
+from benchmarks.results import result_file, write_json
 from benchmarks.rivals import transformers_twin
 from engine.conversation import Conversation
 from engine.eager import EagerEngine
@@ -97,7 +97,7 @@ def _short() -> SamplingParams:
 def main() -> None:
     """Print one table and, last, one JSON line."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--json", type=Path, help="also write the result here")
+    arguments.add_argument("--json", type=result_file, help="also write the result here")
     options = arguments.parse_args()
     path = resolve(DEFAULT_MODEL)
     load_model(path)  # the file is in the page cache from here on
@@ -122,7 +122,7 @@ def main() -> None:
     print("load", result["load_s"], "s; memory", json.dumps(result["memory"]))
     line = json.dumps(result)
     if options.json:
-        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_json(options.json, result)
     print(line)
 
 

@@ -16,12 +16,12 @@ import os
 import signal
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.machine import machine
+from benchmarks.results import result_file, write_json
 from benchmarks.subject import load_subject
 from engine import mailbox as mb
 from engine.registry import engine_entry
@@ -127,7 +127,7 @@ def main() -> None:
     arguments.add_argument("--engine", default="persistent-triton")
     arguments.add_argument("--model", default="shape:smollm2-135m")
     arguments.add_argument("--replies", type=int, default=10_000)
-    arguments.add_argument("--json", type=Path)
+    arguments.add_argument("--json", type=result_file)
     arguments.add_argument("--commit")
     options = arguments.parse_args()
     subject = load_subject(options.model, best_device())
@@ -145,7 +145,7 @@ def main() -> None:
     result |= killed_host(options.engine, options.model)
     print(json.dumps(result))
     if options.json:
-        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_json(options.json, result)
     held = not result["unlike_the_first"] and result["tokens_after_stop_most"] <= 2
     raise SystemExit(0 if held and result["killed_mid_reply"] else 1)
 

@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.results import result_file, write_json
+
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE = "persistent-cpu"
 _QUESTION = "Tell me a long story about a lighthouse on a rock far out at sea."
@@ -72,13 +74,14 @@ def main() -> None:
     """Measure, print one JSON line, and put it into a file's `exit_ms`."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--rounds", type=int, default=7)
-    arguments.add_argument("--json", type=Path, help="put the figure into this file as exit_ms")
+    arguments.add_argument(
+        "--json", type=result_file, help="put the figure into this file as exit_ms"
+    )
     options = arguments.parse_args()
     found = exit_ms(options.rounds)
     if options.json:
         whole = json.loads(options.json.read_text("utf-8")) if options.json.exists() else {}
-        text = json.dumps({**whole, "exit_ms": found}, indent=2) + "\n"
-        options.json.write_text(text, encoding="utf-8")
+        write_json(options.json, {**whole, "exit_ms": found})
     print(json.dumps(found))
 
 

@@ -28,6 +28,7 @@ import soundfile
 
 from assets.resolver import resolve
 from audio.tts import Synthesizer
+from benchmarks.results import result_file, write_json
 from benchmarks.virtual_devices import DEVICE, VirtualDevices, missing
 from engine.errors import UnpausedError
 
@@ -168,15 +169,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--engine", default="persistent-cpu")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument(
+        "--json", type=result_file, metavar="FILE", help="write the figures there too"
+    )
     options = parser.parse_args()
     if reason := missing():
         raise UnpausedError(f"no virtual sound devices: {reason}")
     figures = measure(options.minutes, options.engine)
-    text = json.dumps(figures, indent=2)
     if options.json:
-        options.json.write_text(text + "\n", encoding="utf-8")
-    print(text)
+        write_json(options.json, figures)
+    print(json.dumps(figures, indent=2))
     if figures["missed_ms"]:
         sys.exit(f"the microphone lost {figures['missed_ms']} ms")
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from benchmarks.served import free_port
+
 RATE = 4000  # tokens/s of the made-up engine
 HIDDEN = 500
 PATIENCE_MS = 120_000
@@ -17,7 +19,6 @@ def fluency(browsing: Callable[[], AbstractContextManager[Any]]) -> dict[str, An
 
     `browsing` gives a page of a browser.
     """
-    from tests.ui.browser import free_port
     from tests.ui.fakes import FakePipeline, services
     from ui import page as pages
 

@@ -35,6 +35,7 @@ from typing import Any
 import psutil
 
 from benchmarks.page_fluency import fluency
+from benchmarks.results import result_file, write_json
 from benchmarks.served import check_environment, served
 from benchmarks.visitor import Visitor
 
@@ -50,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--engine", default="persistent-cpu")
-    parser.add_argument("--json", type=Path, default=RESULTS / "page_speed.json")
+    parser.add_argument("--json", type=result_file, default=RESULTS / "page_speed.json")
     options = parser.parse_args()
     check_environment()
     result: dict[str, Any] = {
@@ -61,7 +62,7 @@ def main() -> None:
         **against_chat(options.engine, options.rounds),
         "tab": fluency(browsing),
     }
-    options.json.write_text(json.dumps(result, indent=2) + "\n")
+    write_json(options.json, result)
     print(json.dumps(result))
 
 

@@ -6,6 +6,7 @@ out entries, each with its run's machine and settings, so that nobody else needs
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,15 @@ class Report:
 def nothing_measured() -> str:
     """The line for a Ctrl+C that comes before any result."""
     return "interrupted: nothing was measured"
+
+
+def result_file(text: str) -> Path:
+    """The `type` of an option for a file of results: refused before anything is measured."""
+    try:
+        check_writable(Path(text))
+    except UnpausedError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return Path(text)
 
 
 def write_json(path: Path, content: Any) -> None:

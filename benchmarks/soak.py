@@ -17,10 +17,10 @@ import json
 import sys
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import cpu_name, git_commit
+from benchmarks.results import result_file, write_json
 from benchmarks.served import Memory, Served, check_environment, served, slope_mb_per_h
 from benchmarks.visitor import Visitor
 from benchmarks.visitors import Story, stories
@@ -59,7 +59,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--engine", default="persistent-cpu")
     parser.add_argument("--limit", type=float, default=1.0, help="MB/h of growth")
-    parser.add_argument("--json", type=Path, help="write the result to this file")
+    parser.add_argument("--json", type=result_file, help="write the result to this file")
     options = parser.parse_args()
     check_environment()
     found = {
@@ -92,10 +92,9 @@ def main() -> int:
         "limit_mb_per_h": options.limit,
     }
     result["passed"] = not counts["faults"] and slope is not None and slope < options.limit
-    text = json.dumps(result, indent=1)
     if options.json:
-        options.json.write_text(text + "\n", encoding="utf-8")
-    print(text)
+        write_json(options.json, result)
+    print(json.dumps(result, indent=1))
     return 0 if result["passed"] else 1
 
 

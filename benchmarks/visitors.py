@@ -18,7 +18,6 @@ import random
 import sys
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from assets.resolver import resolve
 from audio.frames import STT_RATE_HZ, Resampler, from_pcm16, to_pcm16
 from audio.stt import Transcriber
 from audio.tts import Synthesizer
+from benchmarks.results import result_file, write_json
 from benchmarks.served import Served, check_environment, served
 from benchmarks.visitor import Fault, Heard, Visitor
 from benchmarks.waits import right_on_average, wait_figures
@@ -201,7 +201,7 @@ def main() -> int:
     parser.add_argument("--visitors", type=int, default=8)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--engine", default="persistent-cpu")
-    parser.add_argument("--json", type=Path, help="write the result to this file")
+    parser.add_argument("--json", type=result_file, help="write the result to this file")
     options = parser.parse_args()
     check_environment()
     try:
@@ -213,10 +213,9 @@ def main() -> int:
         print(f"unpaused: {error}", file=sys.stderr)
         return 2
     result["passed"] = passed(result)
-    text = json.dumps(result, indent=1)
     if options.json:
-        options.json.write_text(text + "\n", encoding="utf-8")
-    print(text)
+        write_json(options.json, result)
+    print(json.dumps(result, indent=1))
     return 0 if result["passed"] else 1
 
 

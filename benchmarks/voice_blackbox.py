@@ -30,6 +30,7 @@ from audio.tts import Synthesizer
 from audio.vad import StreamingVad
 from benchmarks import sounds
 from benchmarks.blackbox import play, socket_of
+from benchmarks.results import result_file, write_json
 from engine.conversation import Conversation
 from engine.registry import ENGINES
 from engine.sampling import SamplingParams
@@ -157,7 +158,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--engine", default="persistent-cpu")
     arguments.add_argument("--repeat", type=int, default=1)
-    arguments.add_argument("--json", type=Path, help="write the result to this file")
+    arguments.add_argument("--json", type=result_file, help="write the result to this file")
     options = arguments.parse_args()
     result = run(options.engine, options.repeat)
     turns = [
@@ -174,7 +175,7 @@ def main() -> None:
         "turns": turns,
     }
     if options.json:
-        options.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        write_json(options.json, told)
     for turn in turns:
         print(json.dumps(turn))
     print(json.dumps({**told, "turns": len(turns)}))

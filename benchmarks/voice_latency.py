@@ -14,12 +14,12 @@ import os
 import platform
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from audio.dialogue_events import Heard, RoundBegan
 from audio.frames import STT_RATE_HZ
 from benchmarks import sounds
+from benchmarks.results import result_file, write_json
 from benchmarks.voice_models import Bench, turns_of
 from benchmarks.voice_room import Speaker
 from benchmarks.voice_score import Load, summary
@@ -162,11 +162,11 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--engine", default="persistent-cpu")
     arguments.add_argument("--stt", default="whisper-tiny.en")
-    arguments.add_argument("--json", type=Path, help="write the result to this file")
+    arguments.add_argument("--json", type=result_file, help="write the result to this file")
     options = arguments.parse_args()
     result = run(options.engine, options.stt)
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_json(options.json, result)
     print(json.dumps({name: value for name, value in result.items() if name != "turns"}))
 
 

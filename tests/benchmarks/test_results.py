@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from matplotlib.text import Text
 
-from benchmarks import readme, table
+from benchmarks import exit_time, readme, table
 from benchmarks.hardware import load_hardware
 from benchmarks.plots import (
     anatomy_figure,
@@ -35,6 +35,15 @@ def test_a_report_is_partial_until_it_is_finished(tmp_path: Path) -> None:
     assert json.loads(path.read_text("utf-8"))["partial"] is False
     assert not load_file(path)[0]["partial"]
     assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]
+
+
+def test_where_results_cannot_go_is_said_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["exit_time", "--json", "/no/such/folder/a.json"])
+    with pytest.raises(SystemExit, match="2"):
+        exit_time.main()
+    assert "cannot write /no/such/folder/a.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"benchmark": "other", "models": []}'])
