@@ -154,8 +154,10 @@ class Speaking:
         if live is None or live.generation != generation or live.over:
             return
         live.playback.report(samples)
-        if samples > 0 and live.sent_s is not None and not live.waterfall.has("playback"):
-            self._measure(live, live.sent_s, waited_ms, ago_ms)
+        waterfall = live.waterfall
+        if samples > 0 and live.sent_s is not None and not waterfall.has("playback"):
+            waterfall.played(live.sent_s, self._clock(), waited_ms, ago_ms)
+            self._emit(Measured(generation, waterfall.stages(), waterfall.total_ms))
         self._finish_if_played(live)
 
     # Inside
@@ -207,12 +209,10 @@ class Speaking:
                 self._play(round_, event)
         elif isinstance(event, TurnDone):
             round_.settle()  # the conversation knows of it before anybody else
-            self._emit(Reply(round_.generation, self._with_stages(round_, event)))
+            event = replace(event, stages=round_.waterfall.stages())
+            self._emit(Reply(round_.generation, event))
         elif not (stopped and isinstance(event, Delta | Clause)):
             self._emit(Reply(round_.generation, event))
-
-    def _with_stages(self, round_: Round, event: TurnDone) -> TurnDone:
-        return replace(event, stages=round_.waterfall.stages())
 
     def _play(self, round_: Round, speech: Speech) -> None:
         if round_.sent_s is None:
@@ -221,20 +221,6 @@ class Speaking:
         round_.count(speech)
         self.echo.spoken(round_.generation, speech.pcm, speech.rate_hz)
         self._emit(Play(round_.generation, speech.pcm, speech.rate_hz, speech.text))
-
-    def _measure(self, live: Round, sent_s: float, waited_ms: float | None, ago_ms: float) -> None:
-        now = self._clock()
-        if waited_ms is None:  # a player beside us, or one that cannot tell
-            audible = now - ago_ms / 1000
-            arrived = sent_s
-        else:  # there and back again took equally long
-            travelled = max(0.0, now - sent_s - (waited_ms + ago_ms) / 1000)
-            arrived = sent_s + travelled / 2
-            audible = arrived + waited_ms / 1000
-        live.waterfall.mark("transport", arrived)
-        live.waterfall.mark("playback", max(arrived, audible))
-        waterfall = live.waterfall
-        self._emit(Measured(live.generation, waterfall.stages(), waterfall.total_ms))
 
     def _work_ended(self, round_: Round) -> None:
         round_.generated = True

@@ -53,6 +53,21 @@ class Waterfall:
         """`stage` was over at `at_s`. Only the first mark of each counts."""
         self._ends.setdefault(stage, at_s)
 
+    def played(self, sent_s: float, now_s: float, waited_ms: float | None, ago_ms: float) -> None:
+        """Mark transport and playback, of sound sent at `sent_s`, as a player tells it at `now_s`.
+
+        It was audible `ago_ms` ago, and had been with the player for `waited_ms` by then; None from
+        a player beside us, or one that cannot tell.
+        """
+        if waited_ms is None:
+            arrived_s, audible_s = sent_s, now_s - ago_ms / 1000
+        else:  # there and back again took equally long
+            travelled_s = max(0.0, now_s - sent_s - (waited_ms + ago_ms) / 1000)
+            arrived_s = sent_s + travelled_s / 2
+            audible_s = arrived_s + waited_ms / 1000
+        self.mark("transport", arrived_s)
+        self.mark("playback", max(arrived_s, audible_s))
+
     def has(self, stage: str) -> bool:
         return stage in self._ends
 

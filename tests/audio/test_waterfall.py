@@ -43,6 +43,25 @@ def test_a_stage_that_overlapped_the_one_before_is_not_counted_twice() -> None:
     assert sum(stages.values()) == pytest.approx(waterfall.total_ms)
 
 
+@pytest.mark.parametrize(
+    ("waited_ms", "transport_ms", "playback_ms"),
+    [
+        (None, 0, 250),  # sent at 0, told at 0.3 s, audible 50 ms ago
+        (50.0, 100, 50),  # 200 ms of travelling, half of them on the way there
+        (400.0, 0, 400),  # more than there was time for: it did not travel
+    ],
+)
+def test_the_way_to_the_player_is_half_of_what_nobody_waited(
+    waited_ms: float | None, transport_ms: float, playback_ms: float
+) -> None:
+    waterfall = Waterfall(0.0)
+    waterfall.played(0.0, 0.3, waited_ms, ago_ms=50.0)
+    assert waterfall.has("playback")
+    assert {stage.name: stage.ms for stage in waterfall.stages()} == {
+        "transport": pytest.approx(transport_ms), "playback": pytest.approx(playback_ms)
+    }  # fmt: skip
+
+
 def test_blocks_that_come_late_do_not_move_the_clock() -> None:
     clock = StreamClock()
     for block in range(1, 40):
