@@ -141,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tape_decode(
         s.share = p.plan[blockIdx.x];
         s.bounds = {0, 0, p.state, p.words + FAULT, static_cast<u64>(p.run[TIMEOUT_NS])};
         s.sampling = sampling_of(p);
-        s.quit = s.begun = s.posted = s.stop = s.stop_now = 0;
+        s.quit = s.begun = s.waiting = s.posted = s.stop = s.stop_now = 0;
 #ifdef SPECULATE
         s.begun_pass = s.told = 0;
         s.ended_ns = s.drawn_ns = 0;

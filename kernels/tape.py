@@ -31,13 +31,15 @@ _STAGE_MARKS = 6  # stages of a layer that are traced
 
 @dataclass(frozen=True)
 class Choices:
-    """What may be tuned. `in_flight`: copies under way at a time, of 16 KB each.
+    """What may be tuned. `in_flight`: copies under way at a time, of 16 KB each; `quiet`: as many
+    while the block waits for others, whose messages queue behind them.
 
     `ahead`: slots of the tape that L2 is asked for while the ring is full, one in `pace` cycles.
     `split_tiles`: tiles of 16 positions that one block attends to as long as blocks are left.
     """
 
     in_flight: int = 3
+    quiet: int = 3
     ahead: int = 16
     pace: int = 1000
     split_tiles: int = 4
@@ -192,7 +194,8 @@ class TapeKernel:
         values = [self.tape.data_ptr(), plan.tape_stride, *(x.data_ptr() for x in tensors)]
         values += [
             plan.qkv_pool, plan.gate_pool, self.width, m.ring_slots,
-            min(self.choices.in_flight, m.ring_slots - 1), self.choices.ahead, self.choices.pace,
+            min(self.choices.in_flight, m.ring_slots - 1),
+            min(self.choices.quiet, m.ring_slots - 1), self.choices.ahead, self.choices.pace,
             plan.splits, self.choices.split_tiles, self.trace_pass,
         ]  # fmt: skip
         values += m.offsets()

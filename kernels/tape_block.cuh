@@ -39,6 +39,11 @@ struct Block {
     __device__ __forceinline__ void begin(int layer, Stage stage) {
         renew();
         if (tid == 0) bounds.enter(sampled, layer, stage);
+        wait_for_others(true);
+    }
+    // The tape's copies stand back meanwhile: messages queue behind them.
+    __device__ __forceinline__ void wait_for_others(bool waiting) const {
+        if (tid == 0) *const_cast<volatile int*>(&s.waiting) = waiting;
     }
     // Read anew at every stage: what follows from them is not worth a register until then.
     __device__ __forceinline__ void renew() {
@@ -56,6 +61,7 @@ struct Block {
         Words<K> words;
         words.ask_for(from, width, tid);
         arrange<GAIN>(words, from, gain, false);
+        wait_for_others(false);
         sync_consumers();
     }
 
@@ -144,6 +150,7 @@ struct Block {
             keep_squares(sums, first);
         }
         clear_padding<HIDDEN>();
+        wait_for_others(false);
         sync_consumers();
     }
 

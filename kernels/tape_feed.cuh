@@ -91,10 +91,10 @@ struct Route {
 
 struct Feeder {
     u32 base, barriers;
-    const volatile int* quit;
+    const volatile int *quit, *waiting;
     int* units;  // of the ring's slots
     const u8* tape;
-    int slots, in_flight, ahead, pace;  // ahead: slots; pace: cycles a slot
+    int slots, in_flight, quiet, ahead, pace;  // ahead: slots; pace: cycles a slot
     // The slot to fill next, and the first whose copy may still be under way; each with its parity.
     u32 slot, parity, landing, landing_parity;
     int flying;    // copies since then
@@ -131,10 +131,9 @@ struct Feeder {
                 if (*quit) return false;
                 look_ahead();
             }
-        if (flying == in_flight)
+        for (const int most = *waiting ? quiet : in_flight; flying >= most; flying--)
             await_landing();
-        else
-            flying++;
+        flying++;
         units[slot] = unit;
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full),
                      "r"(SLOT_BYTES)
@@ -193,9 +192,10 @@ struct Feeder {
 
 // The tape, in the order of the passes, as long as there is room.
 __device__ __forceinline__ void feed_tape(const Params& p, Shared& s, u8* dynamic) {
-    Feeder feeder{shared_address(dynamic), shared_address(&s.ring), &s.quit, s.ring.unit,
-                  p.tape + blockIdx.x * p.tape_stride, static_cast<int>(p.ring_slots),
-                  static_cast<int>(p.in_flight), 0, static_cast<int>(p.pace)};
+    Feeder feeder{shared_address(dynamic), shared_address(&s.ring), &s.quit, &s.waiting,
+                  s.ring.unit, p.tape + blockIdx.x * p.tape_stride,
+                  static_cast<int>(p.ring_slots), static_cast<int>(p.in_flight),
+                  static_cast<int>(p.quiet), 0, static_cast<int>(p.pace)};
     feeder.start();
     Route route{p, s.share};
     Passes passes(p);

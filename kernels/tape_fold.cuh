@@ -35,6 +35,7 @@ struct Fold : Combine {
                 if (Words<QUERY_SIZE>::has(i, tid)) place<false>(sum[i], {}, i, 0, unused);
             clear_padding<QUERY_SIZE>();
             MARK(1)
+            wait_for_others(false);
             sync_consumers();
             MARK(2)
         }

@@ -102,7 +102,7 @@ struct Head : Scores {
     // Every block's partial results to every block: the token, the same one everywhere.
     __device__ __forceinline__ Best draw(float& log_probability, bool& stopped) {
         const int tid = step.tid;
-        if (tid == 0) s.bounds.enter(step.sampled, LAYERS, SAMPLE);
+        step.begin(LAYERS, SAMPLE);
         const Epoch epoch = step.epoch;
         u64* all = p.candidates + static_cast<i64>(step.MEETING & 1) * gridDim.x * CANDIDATE_WORDS;
         merge_block();
@@ -151,7 +151,7 @@ struct Head : Scores {
     // some of this one's, before everybody is through.
     __device__ __forceinline__ void meet() {
         __threadfence();  // as in `open`
-        if (step.tid == 0) s.bounds.enter(step.sampled, LAYERS, SAMPLE);
+        step.begin(LAYERS, SAMPLE);
         const Epoch epoch = step.epoch;
         u64* all = p.candidates + static_cast<i64>(step.MEETING & 1) * gridDim.x * CANDIDATE_WORDS;
         sync_consumers();

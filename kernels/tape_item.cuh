@@ -30,6 +30,7 @@ struct Item : Block {
                     *reinterpret_cast<float4*>(heads + (first + tid + i * CONSUMERS) * 4) =
                         quad[i].values();
         }
+        wait_for_others(false);
         sync_consumers();
         u8* fresh = at(p.at_new);
         for (int i = warp; i < width * (GROUP + 2); i += WARPS) {

@@ -198,6 +198,16 @@ __device__ __forceinline__ void multiply_units(
     };
     constexpr int DEPTH = Ahead::DEPTH, LAST = SLOTS - 1;
     constexpr int TURN = SLOTS % DEPTH ? DEPTH * SLOTS : SLOTS;  // whole units, all of Ahead
+    // Several tokens' operands stay in registers where they fit: read from shared memory for every
+    // unit, they keep what has landed from being worked off faster than memory delivers more.
+    constexpr bool HELD = WIDTH > 1 && SLOTS <= 2;
+    uint4 operands_held[HELD ? SLOTS : 1][2][4];
+    if (HELD)
+#pragma unroll
+        for (int i = 0; i < SLOTS * 2; i++) {
+            const int block = warp + i * 2 * WARPS;
+            operand.load(block, block + WARPS, lane, operands_held[HELD ? i / 2 : 0][i & 1]);
+        }
     uint4 columns_held[SLOTS][2];
     if (WIDTH == 1)
 #pragma unroll
@@ -214,7 +224,7 @@ __device__ __forceinline__ void multiply_units(
             if (TURN != SLOTS && first + i >= mine) break;
             uint4(&now)[SLOT_ROWS] = ahead.slot[i % DEPTH];
             uint4 columns[2][4];
-            if (WIDTH > 1)
+            if (WIDTH > 1 && !HELD)
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
                     const int block = warp + (i % SLOTS * 2 + j) * 2 * WARPS;
@@ -224,9 +234,9 @@ __device__ __forceinline__ void multiply_units(
             for (int j = 0; j < SLOT_ROWS; j++) {
                 const int at = (j & 1) * 2;
                 const uint4& held = columns_held[i % SLOTS][j / 2];
-                mma(sum.of[at], WIDTH == 1 ? held : columns[j / 2][at], now[j].x, now[j].y);
-                mma(sum.of[at + 1], WIDTH == 1 ? held : columns[j / 2][at + 1], now[j].z,
-                    now[j].w);
+                const uint4(&own)[4] = HELD ? operands_held[HELD ? i % SLOTS : 0][j / 2] : columns[j / 2];
+                mma(sum.of[at], WIDTH == 1 ? held : own[at], now[j].x, now[j].y);
+                mma(sum.of[at + 1], WIDTH == 1 ? held : own[at + 1], now[j].z, now[j].w);
             }
             if (first + i + DEPTH < all) ring.take_slot(now, lane, bounds);
             if (i % SLOTS == LAST) close();

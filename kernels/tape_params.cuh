@@ -34,7 +34,7 @@ struct Params {
     u32* tickets;      // [LAYERS][2], zero: drawn from the pools
     i64* trace;        // with MEASURE
     i64 qkv_pool, gate_pool;  // units
-    i64 width, ring_slots, in_flight, ahead, pace, splits, split_tiles, trace_pass;
+    i64 width, ring_slots, in_flight, quiet, ahead, pace, splits, split_tiles, trace_pass;
     // Where things lie in dynamic shared memory.
     i64 at_activations, at_kv, at_new, at_sums, at_heads, at_queries, at_residual,
         at_turns, at_scores, at_seen;
@@ -88,6 +88,7 @@ struct Shared {
     Bounds bounds;
     Sampling sampling;
     int quit, begun;  // begun: passes
+    int waiting;      // for what other blocks owe
     // To and from the warp that speaks with the host.
     int posted, stop;
     i64 prefill_end_ns;

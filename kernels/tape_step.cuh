@@ -154,7 +154,10 @@ struct Step : Fold {
             const u32 column = part * DOWN_PART;
             arrange<false>(words, p.activated + column / 4, nullptr, again || part > 0);
             sync_consumers();
-            if (part == 0) MARK(1)
+            if (part == 0) {
+                wait_for_others(false);
+                MARK(1)
+            }
             if (part + 1 < PARTS)
                 words.ask_for(p.activated + (part + 1) * (DOWN_PART / 4), width, tid);
             rest -= units * PART_SLOTS;
