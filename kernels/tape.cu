@@ -4,10 +4,10 @@
 // this block's tape, one copies keys and values ahead, one (of block 0) speaks with the host, one
 // sees to it that waits end. Read `decode` for a token's way through the stages. Shapes are macros:
 // the host compiles this for a model (kernels/tape_build.py). Includes: exchange < words, ring <
-// matvec < attention, sampling < params < block < item < combine < fold < step < filter < head <
-// reply < feed < help. With SPECULATE a pass verifies drafts (tape_draft.cuh, tape_pace.cuh). What a
-// layer runs has to fit the multiprocessor's instruction cache (about 128 KB with the draw): at
-// 230 KB a token took 900 us instead of 670.
+// matvec < attention, sampling < params < block < item < rows < combine < fold < step < filter <
+// head < reply < feed < help. With SPECULATE a pass verifies drafts (tape_draft.cuh, tape_pace.cuh).
+// What a layer runs has to fit the multiprocessor's instruction cache (about 128 KB with the draw):
+// at 230 KB a token took 900 us instead of 670.
 #include "tape_help.cuh"
 
 // The computing threads' way through a reply.
@@ -15,7 +15,7 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
     const int tid = threadIdx.x;
     const Sampling& sampling = s.sampling;
     Passes passes(p);
-    Step step{{{{p, s, dynamic, tid, tid / 32, tid % 32, {}, {}, s.bounds}}}};
+    Step step{{{{{p, s, dynamic, tid, tid / 32, tid % 32, {}, {}, s.bounds}}}}};
     step.ring.begin(dynamic, s.ring, static_cast<int>(p.ring_slots));
     step.flip = step.squares = step.pass = 0;
     step.kv_parity = 0;
@@ -157,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tape_decode(
         }
         for (int i = 0; i < KV_SLOTS; i++) {
             barrier_init(shared_address(&s.kv.full[i]), 32);
-            barrier_init(shared_address(&s.kv.empty[i]), 1);
+            barrier_init(shared_address(&s.kv.empty[i]), SHARERS);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }

@@ -45,12 +45,12 @@ class Choices:
     split_tiles: int = 4
 
     @classmethod
-    def of(cls, plan: Plan) -> Choices:
+    def of(cls, plan: Plan, width: int = 1) -> Choices:
         """Measured on an H200: benchmarks/TUNING.md."""
         slots = max(share.layer_slots for share in plan.shares) / plan.config.layers
-        tiles = kv_slots(plan.config)
+        tiles = kv_slots(plan.config, width)
         if slots > _LONG_LAYER:  # waits are few and short beside the stream
-            return cls(in_flight=4, ahead=0, split_tiles=tiles)
+            return cls(in_flight=4, quiet=4, ahead=0, split_tiles=tiles)
         return cls(ahead=16 if slots > _SHORT_LAYER else 8, split_tiles=tiles)
 
 
@@ -83,7 +83,7 @@ class TapeKernel:
         self.measure, self.speculate = measure, speculate
         self.blocks = properties.multi_processor_count
         self.plan = Plan.of(c, self.blocks)
-        self.choices = choices or Choices.of(self.plan)
+        self.choices = choices or Choices.of(self.plan, width)
         limit = properties.shared_memory_per_block_optin
         self.memory = Memory.of(self.plan, width, limit, speculate)
         arch = build.architecture((properties.major, properties.minor))

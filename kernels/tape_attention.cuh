@@ -1,6 +1,7 @@
 // Attention of one pass: the history split by length over the multiprocessors.
 //
-// An item is one key head and one split of the history, in tiles of 16 positions, one warp each.
+// An item is one key head and one split of the history, in tiles of 16 positions, one warp each (two
+// in wide passes: tape_rows.cuh).
 // Keys and values of the history depend on no data of this pass: a warp of their own copies them
 // ahead. The new tokens' keys and values come through the exchange, rounded as the cache rounds
 // them, as one more tile of the last split, whose block also appends them. Eight query rows go
@@ -17,7 +18,9 @@ constexpr int TILE = 16;                          // positions
 constexpr int KV_ROW_BYTES = HEAD_DIM * 2 + 16;   // padded: no bank conflicts
 constexpr int KV_TILE_BYTES = TILE * KV_ROW_BYTES;  // of keys, and again of values
 constexpr int STEPS = HEAD_DIM / 16;
-// KV_SLOTS: tiles of a block copied ahead.
+// KV_SLOTS: tiles of a block copied ahead. What has a result of its own: the tiles of each slot, and
+// the new tokens', if a warp is left for them.
+constexpr int RESULTS = KV_SLOTS < WARPS ? KV_SLOTS + 1 : WARPS;
 constexpr float NOTHING = -1.0e30f;  // a maximum of no scores; finite: differences are numbers
 
 // How the history is divided: `used` splits of `tiles` tiles, the last one perhaps shorter.
@@ -35,7 +38,18 @@ struct Splits {
     }
 };
 
-__device__ __forceinline__ int row_groups(int width) { return (width * GROUP + 7) / 8; }
+// Query rows of a pass go by in groups of eight. In wide passes two warps share a tile, each with
+// every second group, and as many of those as its registers hold: most passes see a tile once.
+constexpr int SHARERS = WIDTH == 1 ? 1 : 2;
+constexpr int MOST_GROUPS = (WIDTH * GROUP + 7) / 8, SOFTMAX_REGISTERS = HEAD_DIM / 2 + 2;
+constexpr int GROUPS_EACH =
+    WIDTH > 1 && MOST_GROUPS > SHARERS && 2 * SOFTMAX_REGISTERS <= 72 ? 2 : 1;
+constexpr int ROWS_AT_ONCE = SHARERS * GROUPS_EACH * 8;
+
+// How often a pass goes through the history.
+__device__ __forceinline__ int turns_of(int width) {
+    return (width * GROUP + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
+}
 
 struct KvBarriers {
     u64 full[KV_SLOTS], empty[KV_SLOTS];

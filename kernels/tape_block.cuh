@@ -112,43 +112,29 @@ struct Block {
         *reinterpret_cast<uint2*>(there + next_pair(tid)) = halves_of(x.z, x.w);
     }
 
-    // The same as `gather` from the embedding of the tokens that are fed.
+    // The same as `gather` from the embedding of the one token that is fed.
     __device__ __forceinline__ void gather_embedding(const u16* gain, int units) {
-        constexpr int EACH = Words<HIDDEN>::EACH, TOKENS = Words<HIDDEN>::TOKENS;
+        constexpr int EACH = Words<HIDDEN>::EACH;
         squares ^= 1;
-#pragma unroll 1
-        for (int first = 0; first < width; first += TOKENS) {
-            uint2 values[TOKENS][EACH], gains[EACH];
+        const uint2* row =
+            reinterpret_cast<const uint2*>(p.embed + static_cast<i64>(s.token[0]) * HIDDEN);
+        uint2 values[EACH], gains[EACH];
 #pragma unroll
-            for (int t = 0; t < TOKENS; t++) {
-                if (first + t >= width) continue;
-                const uint2* row = reinterpret_cast<const uint2*>(
-                    p.embed + static_cast<i64>(s.token[first + t]) * HIDDEN);
-#pragma unroll
-                for (int i = 0; i < EACH; i++)
-                    if (Words<HIDDEN>::has(i, tid)) {
-                        const int at = tid + i * CONSUMERS;
-                        values[t][i] = __ldg(row + at);
-                        if (t == 0) gains[i] = __ldg(reinterpret_cast<const uint2*>(gain) + at);
-                    }
+        for (int i = 0; i < EACH; i++)
+            if (Words<HIDDEN>::has(i, tid)) {
+                values[i] = __ldg(row + tid + i * CONSUMERS);
+                gains[i] = __ldg(reinterpret_cast<const uint2*>(gain) + tid + i * CONSUMERS);
             }
-            if (first == 0) prepare<HIDDEN>(units);
-            float sums[TOKENS];
+        prepare<HIDDEN>(units);
+        float sums[1] = {0.0f};
 #pragma unroll
-            for (int t = 0; t < TOKENS; t++) {
-                sums[t] = 0.0f;
-                if (first + t >= width) continue;
-#pragma unroll
-                for (int i = 0; i < EACH; i++)
-                    if (Words<HIDDEN>::has(i, tid)) {
-                        const uint2 v = values[t][i];
-                        const float4 x = {low_bf16(v.x), high_bf16(v.x), low_bf16(v.y),
-                                          high_bf16(v.y)};
-                        place<true>(x, gains[i], i, first + t, sums[t]);
-                    }
+        for (int i = 0; i < EACH; i++)
+            if (Words<HIDDEN>::has(i, tid)) {
+                const float4 x = {low_bf16(values[i].x), high_bf16(values[i].x),
+                                  low_bf16(values[i].y), high_bf16(values[i].y)};
+                place<true>(x, gains[i], i, 0, sums[0]);
             }
-            keep_squares(sums, first);
-        }
+        keep_squares(sums, 0);
         clear_padding<HIDDEN>();
         wait_for_others(false);
         sync_consumers();
@@ -226,15 +212,31 @@ struct Block {
         if (tid * 128 < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + tid * 128));
     }
 
+    // Of several tokens, each block's rows of the residual go to all as a layer's would: one trip more,
+    // and the first layer gathers like the others.
+    __device__ __forceinline__ void publish_embedding() {
+        const int each = s.share.out_units * 2;
+#pragma unroll 1
+        for (int i = tid; i < width * each; i += CONSUMERS) {
+            const int token = i / each, row = s.share.out_unit * 8 + i % each * 4;
+            const uint2 x = *reinterpret_cast<const uint2*>(
+                p.embed + static_cast<i64>(s.token[token]) * HIDDEN + row);
+            const float4 values = {low_bf16(x.x), high_bf16(x.x), low_bf16(x.y), high_bf16(x.y)};
+            at<float4>(p.at_residual)[i] = values;
+            put(p.next + (token * HIDDEN + row) / 4, values.x, values.y, values.z, values.w, epoch);
+        }
+    }
+
     __device__ __forceinline__ void begin_pass() {
         if (tid < width && s.token[tid] >= VOCAB) s.token[tid] = VOCAB - 1;
         sync_consumers();
         const Share& share = s.share;
+        if constexpr (WIDTH > 1) publish_embedding();
         prefetch(reinterpret_cast<const u8*>(p.turns + static_cast<i64>(position) * (HEAD_DIM / 2)),
                  width * (HEAD_DIM / 2) * static_cast<int>(sizeof(float2)));
-        for (int token = 0; token < width; token++)
+        if (WIDTH == 1)
             prefetch(reinterpret_cast<const u8*>(p.embed) +
-                         static_cast<i64>(s.token[token]) * (HIDDEN * 2), HIDDEN * 2);
+                         static_cast<i64>(s.token[0]) * (HIDDEN * 2), HIDDEN * 2);
         float2* turns = at<float2>(p.at_turns);
 #pragma unroll 1
         for (int i = tid; i < width * (HEAD_DIM / 2); i += CONSUMERS)
@@ -242,7 +244,7 @@ struct Block {
         float* residual = at<float>(p.at_residual);
         const int rows = share.out_units * 8;
 #pragma unroll 1
-        for (int i = tid; i < width * rows; i += CONSUMERS) {
+        for (int i = tid; WIDTH == 1 && i < width * rows; i += CONSUMERS) {
             const int row = share.out_unit * 8 + i % rows;
             if (row < HIDDEN)
                 residual[i] =

@@ -79,8 +79,8 @@ def macros(
         "QKV_BIAS": str(int(c.qkv_bias)),
         "WIDTH": str(width),
         "DOWN_COLUMNS": str(down_columns(c)),
-        "KV_SLOTS": str(kv_slots(c)),
-        "FOLD": str(int(width == 1 and folds(c))),
+        "KV_SLOTS": str(kv_slots(c, width)),
+        "FOLD": str(int(folds(c, width))),
     }
     return found | {name: "1" for name, wanted in modes.items() if wanted}
 

@@ -1,8 +1,8 @@
 // What the splits of an item of attention have found, put together: words of the whole result.
 #pragma once
-#include "tape_item.cuh"
+#include "tape_rows.cuh"
 
-struct Combine : Item {
+struct Combine : Rows {
     // The splits' partial results of this block's words: sixteen threads a word, each with every
     // sixteenth split, then one tree. The order never changes.
     __device__ __forceinline__ void combine(int layer) {

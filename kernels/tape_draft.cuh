@@ -70,10 +70,11 @@ struct Drafts {
     }
 
     // Words of columns that narrower passes have left alone hold an epoch of long ago, whose 16 bits
-    // may come round again: then the pass takes the next one.
+    // may come round again: then the pass takes the next one. Its first layer goes by two.
     __device__ __forceinline__ bool stale() const {
         bool found = false;
-        for (int i = 0; i < step.width; i++) found |= s.tags[i] == step.epoch.next().tag;
+        for (int i = 0; i < step.width; i++)
+            found |= s.tags[i] == step.epoch.tag || s.tags[i] == step.epoch.next().tag;
         return found;
     }
 

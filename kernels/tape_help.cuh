@@ -31,7 +31,7 @@ __device__ __forceinline__ void feed_cache(const Params& p, Shared& s, u8* dynam
         bool going = true;
         for (int layer = 0; layer < LAYERS && tiles > 0; layer++) {
             const i64 from = (static_cast<i64>(layer) * KV_HEADS + kv_head) * capacity * HEAD_DIM;
-            for (int group = 0; group < row_groups(width); group++)
+            for (int turn = 0; turn < turns_of(width); turn++)
                 for (int tile = 0; tile < tiles && going; tile++)
                     going = feeder.feed(tile % KV_SLOTS, keys + from, values + from,
                                         (splits.first(split) + tile) * TILE, position, lane);
@@ -51,7 +51,7 @@ __device__ __forceinline__ void feed_cache(const Params& p, Shared& s, u8* dynam
         const int tiles = split < splits.used ? splits.count(split) : 0;
         for (int layer = 0; layer < LAYERS && tiles > 0; layer++) {
             const i64 from = (static_cast<i64>(layer) * KV_HEADS + kv_head) * capacity * HEAD_DIM;
-            for (int group = 0; group < row_groups(passes.tokens()); group++)
+            for (int turn = 0; turn < turns_of(passes.tokens()); turn++)
                 for (int tile = 0; tile < tiles && going; tile++)
                     going = feeder.feed(tile % KV_SLOTS, keys + from, values + from,
                                         (splits.first(split) + tile) * TILE, passes.position,

@@ -64,23 +64,8 @@ struct Item : Block {
         }
     }
 
-    __device__ __forceinline__ void attention(int layer) {
-        begin(layer, ATTENTION);
-        MARK(0)
-        if (kv_head < KV_HEADS && split < splits.used) {
-            gather_heads(layer);
-            MARK(1)
-            if (split == splits.used - 1) append(layer);
-            for (int group = 0; group < row_groups(width); group++) {
-                attend(layer, group * 8);
-                if (group + 1 < row_groups(width)) sync_consumers();
-            }
-        }
-        MARK(2)
-        MARK_END(ATTENTION)
-    }
-
-    // Rows first_row .. first_row + 7 of this item's queries; row = token * GROUP + head.
+    // Of a pass of one token: rows first_row .. first_row + 7 of this item's queries. In general, row =
+    // token * GROUP + head; for wide passes see tape_rows.cuh.
     __device__ __forceinline__ void attend(
         int layer, int first_row) {
         const int tiles = splits.count(split), split_first = splits.first(split);
@@ -126,7 +111,6 @@ struct Item : Block {
             kv_parity ^= 1;
             tile += KV_SLOTS;
         }
-        constexpr int MOST = SPARE ? KV_SLOTS + 1 : WARPS;  // warps that have a result
         const int active = max(min(KV_SLOTS, tiles), last ? fresh_warp + 1 : 0);
         float* outs = at<float>(p.at_sums);
         if (warp < active && row < first_row + rows) {
@@ -141,24 +125,33 @@ struct Item : Block {
                     softmax.out[i][0] + softmax.out[i][2], softmax.out[i][1] + softmax.out[i][3]};
         }
         sync_consumers();
+        publish_rows(first_row, rows, active, [&](int w, int r, int d) {
+            return Partial{s.tops[w][r], s.totals[w][r],
+                           *reinterpret_cast<const float4*>(outs + (w * rows + r) * HEAD_DIM + d)};
+        });
+    }
+
+    // What `active` warps or their like have found of the rows from first_row on, put together, for
+    // who combines the splits. `found(which, row, column)`: four columns of one's.
+    template <class Found>
+    __device__ __forceinline__ void publish_rows(int first_row, int rows, int active, Found found) {
         for (int i = tid; i < rows * (HEAD_DIM / 4); i += CONSUMERS) {
             const int r = i / (HEAD_DIM / 4), d = i % (HEAD_DIM / 4) * 4;
-            float tops[MOST], top = NOTHING, total = 0.0f;
+            float tops[RESULTS], top = NOTHING, total = 0.0f;
 #pragma unroll
-            for (int w = 0; w < MOST; w++) {
-                tops[w] = w < active ? s.tops[w][r] : NOTHING;
+            for (int w = 0; w < RESULTS; w++) {
+                tops[w] = w < active ? found(w, r, d).top : NOTHING;
                 top = fmaxf(top, tops[w]);
             }
             float4 sum = {};
 #pragma unroll
-            for (int w = 0; w < MOST; w++)
+            for (int w = 0; w < RESULTS; w++)
                 if (w < active) {
                     const float weight = power_of_two(tops[w] - top);
-                    const float4 out =
-                        *reinterpret_cast<const float4*>(outs + (w * rows + r) * HEAD_DIM + d);
-                    total += s.totals[w][r] * weight;
-                    sum = {sum.x + out.x * weight, sum.y + out.y * weight,
-                           sum.z + out.z * weight, sum.w + out.w * weight};
+                    const Partial its = found(w, r, d);
+                    total += its.total * weight;
+                    sum = {sum.x + its.of.x * weight, sum.y + its.of.y * weight,
+                           sum.z + its.of.z * weight, sum.w + its.of.w * weight};
                 }
             const int of_token = (first_row + r) / GROUP;
             const int head = kv_head * GROUP + (first_row + r) % GROUP;

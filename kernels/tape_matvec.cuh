@@ -169,6 +169,13 @@ struct Ahead {
             if (held == i && most > i && ring.has_landed())
                 ring.take_landed(slot[i], lane), held = i + 1;
     }
+    // Where nothing is held: the registers are free until then.
+    __device__ __forceinline__ void release() {
+#pragma unroll
+        for (int i = 0; i < DEPTH; i++)
+#pragma unroll
+            for (int j = 0; j < SLOT_ROWS; j++) slot[i][j] = {0, 0, 0, 0};
+    }
     // Slots that may be taken ahead, of `mine` and then `rest`: a call of multiply_units begins with
     // the first of its registers, so that one that does not end with the last takes none for others.
     __device__ __forceinline__ static int to_take(int mine, int rest) {

@@ -157,7 +157,7 @@ class Plan:
     @property
     def splits(self) -> int:
         """Parts that a key head's history can be divided into."""
-        most = self.config.head_dim // 4 if folds(self.config) else MAX_SPLITS
+        most = self.config.head_dim // 4 if folds(self.config, 1) else MAX_SPLITS
         return min(len(self.shares) // self.config.kv_heads, most)
 
     @property
@@ -166,21 +166,22 @@ class Plan:
         return sum(s.layer_slots + s.head_slots for s in self.shares) * SLOT_BYTES
 
 
-def folds(config: ModelConfig) -> bool:
-    """Whether a single token's attention is put together by those who need it.
+def folds(config: ModelConfig, width: int) -> bool:
+    """Whether attention is put together by those who need it, of passes of a single token.
 
-    Every block then reads all splits' parts: with nine heads of 64 that costs less than the exchange
-    it saves (SmolLM2 419 to 391 us a token on an H200), with 32 more (Llama-3.2-1B 626 to 634 us).
+    Every block then reads all splits' parts: with nine heads of 64 that costs less than the
+    exchange it saves (SmolLM2 419 to 391 us a token on an H200), with 32 more (Llama-3.2-1B 626 to
+    634 us).
     """
-    return config.head_dim in (64, 128) and config.q_size <= 1024
+    return width == 1 and config.head_dim in (64, 128) and config.q_size <= 1024
 
 
-def kv_slots(config: ModelConfig) -> int:
+def kv_slots(config: ModelConfig, width: int) -> int:
     """Tiles of keys and values that a block copies ahead, for as many of its warps.
 
     More of them make fewer parts of the same history, and leave the ring less room.
     """
-    return 8 if folds(config) else 4
+    return 8 if folds(config, width) else 4
 
 
 def down_columns(config: ModelConfig) -> int:
@@ -220,6 +221,13 @@ def _aligned(size: int) -> int:
     return ceil_div(size, 128) * 128
 
 
+def rows_at_once(config: ModelConfig, width: int) -> int:
+    """Query rows that share one way through the history: kernels/tape_attention.cuh."""
+    groups = ceil_div(width * config.heads // config.kv_heads, 8)
+    two_each = groups > 2 and config.head_dim + 4 <= 72  # registers of two groups
+    return 8 if width == 1 else 32 if two_each else 16
+
+
 @dataclass(frozen=True)
 class Memory:
     """Dynamic shared memory of a block, in bytes from its start; the ring lies at 0."""
@@ -245,25 +253,27 @@ class Memory:
     def of(cls, plan: Plan, width: int, limit: int, scores_in_sums: bool = False) -> Memory:
         """For passes of `width` tokens in `limit` bytes, or `UnpausedError`.
 
-        Attention's heads and queries lie where the matrices' activations do, which nobody reads
-        meanwhile. `scores_in_sums`: so do scores where the sums do, if they are not made before the
-        head's last sum is taken.
+        Attention's heads and queries, and what a wide pass finds with them, lie where the matrices'
+        activations do, which nobody reads meanwhile. `scores_in_sums`: so do scores where the sums
+        do, if they are not made before the head's last sum is taken.
         """
         c, shares = plan.config, plan.shares
         group = c.heads // c.kv_heads
         kv_tile = TILE * (c.head_dim * 2 + 16)
         chunk = 16 if width == 1 else 8
         heads = _aligned(width * (group + 2) * c.head_dim * 4)
-        queries = _aligned(c.head_dim // 16 * 512)
+        at_once = rows_at_once(c, width)
+        queries = _aligned(c.head_dim // 16 * 512) * at_once // 8
+        found = (kv_slots(c, width) + 1) * at_once * (c.head_dim + 2) * 4 if width > 1 else 0
         rows = width + width % 2 if width > 1 else 1  # as kernels/tape_matvec.cuh lays them out
         activations = rows * max(padded(c.hidden), padded(c.q_size), down_columns(c)) * 4
         sums = 2 * WARPS * max(chunk, DOWN_UNITS) * width * UNIT
         units = max(s.head_units for s in shares)
         size_of = {
-            "at_activations": max(activations, heads + queries),
-            "at_kv": kv_slots(c) * 2 * kv_tile,
+            "at_activations": max(activations, heads + queries + found),
+            "at_kv": kv_slots(c, width) * 2 * kv_tile,
             "at_new": 2 * kv_tile,
-            "at_sums": max(sums, WARPS * min(8, width * group) * c.head_dim) * 4,
+            "at_sums": max(sums, WARPS * min(8, group) * c.head_dim if width == 1 else 0) * 4,
             "at_residual": width * max(s.out_units for s in shares) * UNIT * 4,
             "at_turns": width * c.head_dim * 4,
             "at_scores": units * UNIT * 4,

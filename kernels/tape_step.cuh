@@ -28,7 +28,7 @@ struct Step : Fold {
             const u16* gain = is_qkv    ? p.attn_norm + layer * HIDDEN
                               : is_gate ? p.mlp_norm + layer * HIDDEN
                                         : p.norm;
-            if (is_qkv && layer == 0)
+            if (WIDTH == 1 && is_qkv && layer == 0)
                 gather_embedding(gain, units);
             else
                 gather<HIDDEN, true>(is_gate ? p.middle : p.next, gain, units);
