@@ -92,12 +92,12 @@ struct Route {
 struct Feeder {
     u32 base, barriers;
     const volatile int *quit, *waiting;
-    int* units;  // of the ring's slots
     const u8* tape;
     int slots, in_flight, quiet, ahead, pace;  // ahead: slots; pace: cycles a slot
     // The slot to fill next, and the first whose copy may still be under way; each with its parity.
     u32 slot, parity, landing, landing_parity;
     int flying;    // copies since then
+    bool hushed;   // the block has been waiting for others
     bool wrapped;  // the ring has been filled once
     int at, count;  // slots of this pass on the block's own tape: the next, and all
     int asked;      // of those L2 has been asked for and the ring has not
@@ -107,9 +107,18 @@ struct Feeder {
     __device__ __forceinline__ void start() {
         slot = parity = landing = landing_parity = 0;
         flying = asked = 0;
-        wrapped = false;
+        wrapped = hushed = false;
+        // Kept, and not found out again for every slot.
+        base = kept(base);
+        barriers = kept(barriers);
         asked_at = cycles();
         policy = read_once();
+    }
+
+    __device__ __forceinline__ static u32 kept(u32 address) {
+        u32 copy;
+        asm volatile("mov.u32 %0, %1;" : "=r"(copy) : "r"(address));
+        return copy;
     }
 
     // Weights are read once a token: they should not push the cache and the exchange out of L2.
@@ -131,10 +140,12 @@ struct Feeder {
                 if (*quit) return false;
                 look_ahead();
             }
-        for (const int most = *waiting ? quiet : in_flight; flying >= most; flying--)
+        if (flying == in_flight)
             await_landing();
-        flying++;
-        units[slot] = unit;
+        else
+            flying++;
+        for (; hushed && flying > quiet; flying--) await_landing();
+        store_shared(barriers + UNITS + slot * 4, unit);
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full),
                      "r"(SLOT_BYTES)
                      : "memory");
@@ -172,7 +183,10 @@ struct Feeder {
 
   private:
     __device__ __forceinline__ void await_landing() {
-        while (!barrier_is_past(barriers + landing * 8, landing_parity)) look_ahead();
+        while (!barrier_is_past(barriers + landing * 8, landing_parity)) {
+            hushed = *waiting;  // here it costs no time
+            look_ahead();
+        }
         if (++landing == slots) {
             landing = 0;
             landing_parity ^= 1;
@@ -193,7 +207,7 @@ struct Feeder {
 // The tape, in the order of the passes, as long as there is room.
 __device__ __forceinline__ void feed_tape(const Params& p, Shared& s, u8* dynamic) {
     Feeder feeder{shared_address(dynamic), shared_address(&s.ring), &s.quit, &s.waiting,
-                  s.ring.unit, p.tape + blockIdx.x * p.tape_stride,
+                  p.tape + blockIdx.x * p.tape_stride,
                   static_cast<int>(p.ring_slots), static_cast<int>(p.in_flight),
                   static_cast<int>(p.quiet), 0, static_cast<int>(p.pace)};
     feeder.start();

@@ -19,6 +19,10 @@ __device__ __forceinline__ uint4 load_shared(u32 address) {
     return v;
 }
 
+__device__ __forceinline__ void store_shared(u32 address, int value) {
+    asm volatile("st.shared.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
 // Barriers go by their shared addresses, which a warp finds out once.
 __device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
@@ -65,6 +69,7 @@ struct RingBarriers {
 };
 constexpr int OWN = -1;
 constexpr u32 EMPTY = MAX_SLOTS * 8;  // from a slot's first barrier to its second
+constexpr u32 UNITS = 2 * MAX_SLOTS * 8;  // from the first barrier to the first slot's unit
 
 // A warp's place in the ring.
 struct Ring {

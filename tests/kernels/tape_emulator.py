@@ -55,6 +55,8 @@ _BODIES = {
     "u64 read_once()": "return 0;",
     "void mma(float": "matrix_product(c, a, b0, b1);",
     "u32 to_bf16_pair(": "return rounded_to_bf16(low) | rounded_to_bf16(high) << 16;",
+    "void store_shared(u32": "*(int*)(uintptr_t)address = value;",
+    "u32 kept(u32": "return address;",
     "uint4 load_shared(u32": "return *(const uint4*)(uintptr_t)address;",
     "uint4 load_shared_if(u32": "return wanted ? *(const uint4*)(uintptr_t)address : uint4{};",
     "void load_matrices(": "matrices(address, to, false);",
