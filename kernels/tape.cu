@@ -5,7 +5,7 @@
 // sees to it that waits end. Read `decode` for a token's way through the stages. Shapes are macros:
 // the host compiles this for a model (kernels/tape_build.py). Includes: exchange < words, ring <
 // matvec < attention, sampling < params < block < item < rows < combine < fold < step < filter <
-// head < reply < feed < help. With SPECULATE a pass verifies drafts (tape_draft.cuh, tape_pace.cuh).
+// head < columns < reply < feed < help. With SPECULATE a pass verifies drafts (tape_draft.cuh, tape_pace.cuh).
 // What a layer runs has to fit the multiprocessor's instruction cache (about 128 KB with the draw):
 // at 230 KB a token took 900 us instead of 670.
 #include "tape_help.cuh"
@@ -66,9 +66,11 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
         step.ahead.held = 0;
         step.begin_pass();
         const bool first = passes.fed < passes.prompt, samples = passes.samples() && max_tokens > 0;
-        Head head(step, sampling);
 #ifdef SPECULATE
+        Columns head(step, sampling);
         head.least = first ? step.width - 1 : 0;
+#else
+        Head head(step, sampling);
 #endif
 #pragma unroll 1
         for (int part = 0; part < 2 * LAYERS + samples; part++) {

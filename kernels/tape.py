@@ -170,7 +170,7 @@ class TapeKernel:
             "middle": words(width * c.hidden // 2),
             "activated": words(width * c.intermediate // 2),
             "next": words(width * c.hidden // 2),
-            "candidates": words(2 * self.blocks * CANDIDATE_WORDS),
+            "candidates": words(2 * rows * self.blocks * CANDIDATE_WORDS),
             "digits": words(2 * self.blocks * DIGIT_WORDS),
             "logits": torch.zeros(rows * c.vocab, dtype=torch.float32, device=device),
             "context": torch.zeros(c.max_positions + 1, dtype=torch.int32, device=device),

@@ -4,7 +4,8 @@
 // before, the pass's width by pace, and one sampler with each position's own noise, so that the text
 // is the one without drafts. Every block decides for itself from the same numbers: the tokens, which
 // all have drawn together, and how long the pass took by block 0's clock, which comes with block 0's
-// candidate. So a decision costs no exchange. A column after the first wrong draft is thrown away;
+// candidate. So a decision costs no exchange, and without filters all draws of a pass take one
+// (tape_columns.cuh). A column after the first wrong draft is thrown away;
 // what it left in the cache lies beyond the history, where the next pass overwrites it.
 #pragma once
 #include "tape_reply.cuh"
@@ -84,9 +85,11 @@ struct Drafts {
     }
 
     // Draws after the pass's tokens as long as the draft is right, and tells each; why it ends.
-    __device__ __forceinline__ int verify(Passes& passes, i64& sampled, Head& head) {
+    __device__ __forceinline__ int verify(Passes& passes, i64& sampled, Columns& head) {
         const bool first = passes.fed < passes.prompt;
         const int tid = threadIdx.x, fed = step.width, least = head.least;
+        const bool filtered = head.sampling.filtered();
+        if (!filtered) head.draw_all();
         if (tid == 0 && !first) {
             s.drafts.passes++;
             s.drafts.drafted += fed - 1;
@@ -94,11 +97,10 @@ struct Drafts {
         int token = least, finish, before = 0, id;
         bool right;
         while (true) {
-            head.begin(token, least);
-            if (head.sampling.filtered()) head.filter(step.position + token + 1);
-            float log_probability;
             bool stopped;
-            id = head.draw(log_probability, stopped).id;
+            const Drawn drawn = filtered ? head.draw_filtered(token, least, stopped)
+                                         : head.draw_known(token, least, stopped);
+            id = drawn.id;
             if (token == least) before = id;
             sampled++;
             passes.known = token - least + 1;
@@ -108,11 +110,12 @@ struct Drafts {
                 if (token > least) s.drafts.accepted++;
                 if (token == least) s.moment_ns = static_cast<i64>(device_ns());
                 if (blockIdx.x == 0)
-                    post(s, id, log_probability, finish, passes.fed + passes.tokens());
+                    post(s, id, drawn.log_probability, finish, passes.fed + passes.tokens());
             }
             right = token + 1 < fed && s.token[token + 1] == id;
             if (!right || finish != RUNNING) break;
             token++;
+            if (!filtered) continue;
             step.meeting++;
             step.epoch = step.epoch.next();
         }

@@ -16,9 +16,11 @@ struct Scores {
     float* logits_of_column;  // [VOCAB]
 #define LOGITS logits_of_column
 #define MEETING meeting
+#define COLUMNS MAX_WIDTH
 #else
 #define LOGITS p.logits
 #define MEETING pass
+#define COLUMNS 1  // that are drawn after
 #endif
 
     __device__ __forceinline__ Scores(Step& step, const Sampling& sampling)

@@ -9,9 +9,6 @@ __device__ __forceinline__ u64 pass_clock(const Step& step) { return device_ns()
 
 struct Head : Scores {
     using Scores::Scores;
-#ifdef SPECULATE
-    int least = 0;  // the first token of the pass after which there is a draw
-#endif
 
     // After the layers, of the `first` pass that samples those of the prompt's end. Keys and values
     // of this pass are read by other blocks' copying warps in the next one.
@@ -20,19 +17,7 @@ struct Head : Scores {
         __threadfence();
     }
 
-#ifdef SPECULATE
-    // Sums of `n` of this block's units: logits after the pass's tokens from number `least` on,
-    // [tokens][VOCAB].
-    __device__ __forceinline__ void take_sums(const float* sums, int stride, int first, int n) {
-        const Width width = step.width;
-        for (int i = step.tid; i < n * width * 8; i += CONSUMERS) {
-            const int token = (i >> 3) % width, row = (first + (i >> 3) / width) * 8 + (i & 7);
-            if (row >= rows || token < least) continue;
-            p.logits[static_cast<i64>(token - least) * VOCAB + first_row() + row] =
-                sum_of(sums, stride, i) * step.norm_of(token);
-        }
-    }
-#else
+#ifndef SPECULATE
     // Sums of `n` of this block's units: logits after the pass's last token, and the draw as far as
     // it needs no other block.
     __device__ __forceinline__ void take_sums(const float* sums, int stride, int first, int n) {
@@ -59,11 +44,15 @@ struct Head : Scores {
 
     __device__ __forceinline__ void take_logit(
         int row, float logit, u32 position, bool keep) {
-        const int id = first_row() + row;
 #ifndef SPECULATE
-        p.logits[id] = logit;
+        p.logits[first_row() + row] = logit;
 #endif
-        const float score_of_row = sampling.score(logit, seen(row));
+        take_logit(row, logit, position, keep, seen(row));
+    }
+    __device__ __forceinline__ void take_logit(
+        int row, float logit, u32 position, bool keep, bool is_seen) {
+        const int id = first_row() + row;
+        const float score_of_row = sampling.score(logit, is_seen);
         sum.add({logit, 1.0f});
         top = fmaxf(top, score_of_row);
         if (keep)
@@ -73,20 +62,23 @@ struct Head : Scores {
     }
 
 #ifdef SPECULATE
-    // The draw after one of those tokens as far as it needs no other block. A drafted token counts
-    // as seen from here on: all before it were right.
+    // With filters: the draw after one of a pass's tokens as far as it needs no other block. A drafted
+    // token counts as seen from here on: all before it were right.
     __device__ __forceinline__ void begin(int token, int least) {
-        const int row_of_token = s.token[token] - first_row();
-        if (step.tid == 0 && token > least && row_of_token >= 0 && row_of_token < rows)
-            seen(row_of_token) = 1;
+        if (step.tid == 0 && token > least) see(token);
         sync_consumers();
         best = {NO_SCORE, NO_ID, 0.0f};
         sum = {NO_SCORE, 0.0f};
         top = NO_SCORE;
         logits_of_column = p.logits + static_cast<i64>(token - least) * VOCAB;
-        const bool keep = sampling.filtered();
+#pragma unroll 1
         for (int row = step.tid; row < rows; row += CONSUMERS)
-            take_logit(row, logits_of_column[first_row() + row], step.position + token + 1, keep);
+            take_logit(row, logits_of_column[first_row() + row], 0, true);
+    }
+
+    __device__ __forceinline__ void see(int token) {
+        const int row = s.token[token] - first_row();
+        if (row >= 0 && row < rows) seen(row) = 1;
     }
 
     // What block 0 sends along with its candidate: how long the pass took up to here, negative if
@@ -99,12 +91,18 @@ struct Head : Scores {
     }
 #endif
 
+    // Where the blocks' partial results of one of a pass's tokens meet.
+    __device__ __forceinline__ u64* candidates_of(int column) const {
+        return p.candidates + static_cast<i64>((step.MEETING & 1) * COLUMNS + column) * gridDim.x *
+                                  CANDIDATE_WORDS;
+    }
+
     // Every block's partial results to every block: the token, the same one everywhere.
     __device__ __forceinline__ Best draw(float& log_probability, bool& stopped) {
         const int tid = step.tid;
         step.begin(LAYERS, SAMPLE);
         const Epoch epoch = step.epoch;
-        u64* all = p.candidates + static_cast<i64>(step.MEETING & 1) * gridDim.x * CANDIDATE_WORDS;
+        u64* all = candidates_of(0);
         merge_block();
         if (tid == 0) {
             u64* mine = all + blockIdx.x * CANDIDATE_WORDS;
@@ -153,7 +151,7 @@ struct Head : Scores {
         __threadfence();  // as in `open`
         step.begin(LAYERS, SAMPLE);
         const Epoch epoch = step.epoch;
-        u64* all = p.candidates + static_cast<i64>(step.MEETING & 1) * gridDim.x * CANDIDATE_WORDS;
+        u64* all = candidates_of(0);
         sync_consumers();
         if (step.tid == 0) put_pair(all + blockIdx.x * CANDIDATE_WORDS, 0.0f, 0.0f, epoch);
         for (int block = step.tid; block < gridDim.x; block += CONSUMERS) {

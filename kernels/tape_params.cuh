@@ -60,6 +60,10 @@ enum Finish { RUNNING, EOS, LENGTH, CONTEXT, STOPPED, PREFILLED, FAULTED };
 struct DraftCounts {
     int passes, drafted, accepted;
 };
+struct Drawn {
+    int id;
+    float log_probability;
+};
 #endif
 
 struct Post {
@@ -109,6 +113,7 @@ struct Shared {
     i64 begun_pass;          // number, position and width, in one word
     float pass_ns;           // what block 0's clock says
     int told;                // posts
+    Drawn drawn[MAX_WIDTH];  // after each of the pass's tokens, if all before were right
     int width, guess;        // of the next pass, and its first drafted token or -1
     int matches[WARPS];
     u32 tags[MAX_WIDTH];     // of the epoch in which each column was last written

@@ -1,6 +1,6 @@
 // A reply's passes, how it samples, and how it ends.
 #pragma once
-#include "tape_head.cuh"
+#include "tape_columns.cuh"
 
 constexpr int THREADS = CONSUMERS + 4 * 32;  // two warp groups that compute, one that helps
 

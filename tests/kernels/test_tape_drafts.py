@@ -34,6 +34,7 @@ FLAT = [1000] * 9
 SAMPLERS: list[dict[str, Any]] = [
     {},
     {"temperature": 0.8},
+    {"temperature": 0.8, "repetition_penalty": 1.4},  # counts drafted tokens as seen
     {"temperature": 1.0, "top_k": 12, "repetition_penalty": 1.3},
 ]
 
