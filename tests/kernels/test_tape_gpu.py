@@ -25,6 +25,7 @@ from engine.sampling import SamplingParams
 from engine.speculation import Speculation
 from engine.weights import as_weights
 from kernels import reference as twin
+from kernels.tape_plan import folds
 from kernels.tape_probe import copied_bytes_per_s
 
 pytestmark = [
@@ -47,6 +48,9 @@ CONFIGS = {
                                                 kv_heads=1, head_dim=128, qk_norm=True, tied=False),
     "whole slots": dataclasses.replace(NINE_HEADS, hidden=1024, intermediate=1536, heads=16,
                                        kv_heads=4, head_dim=64, vocab=5000),
+    # On 132 multiprocessors: enough of gate and up for a pool, an output row for everybody.
+    "pooled": dataclasses.replace(NINE_HEADS, hidden=1088, intermediate=8192, heads=40,
+                                  kv_heads=8),
 }  # fmt: skip
 LIMIT = 1e-4  # relative RMS error; activations have 16 bits of mantissa
 
@@ -117,7 +121,8 @@ def test_every_stage_against_its_twin(engine: PersistentTapeEngine) -> None:
         for h in range(c.heads)
     ]
     attended = torch.cat(heads)[None]
-    assert error(exchanged(engine, "attended"), attended) < LIMIT
+    if not folds(c, 1):  # else nobody writes it
+        assert error(exchanged(engine, "attended"), attended) < LIMIT
     middle = x + twin.linear(attended, w.o[0])
     assert error(exchanged(engine, "middle"), middle) < LIMIT
     normed = twin.rms_norm(middle, w.mlp_norm[0].float(), c.rms_eps)
