@@ -50,7 +50,7 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
             s.token[tid] = static_cast<int>(p.prompt[passes.fed + tid]);
         sync_consumers();
 #ifdef SPECULATE
-        if (tid < passes.tokens()) {  // drafts: see Head::begin
+        if (tid < passes.tokens()) {  // drafts: see Columns
 #else
         if (tid < step.width) {  // a token counts as seen once it is fed
 #endif

@@ -87,7 +87,7 @@ struct Drafts {
     // Draws after the pass's tokens as long as the draft is right, and tells each; why it ends.
     __device__ __forceinline__ int verify(Passes& passes, i64& sampled, Columns& head) {
         const bool first = passes.fed < passes.prompt;
-        const int tid = threadIdx.x, fed = step.width, least = head.least;
+        const int tid = step.tid, fed = step.width, least = head.least;
         const bool filtered = head.sampling.filtered();
         if (!filtered) head.draw_all();
         if (tid == 0 && !first) {
