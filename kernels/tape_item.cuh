@@ -1,8 +1,8 @@
 // Attention as the computing threads of one block go through it: an item of it.
 #pragma once
-#include "tape_block.cuh"
+#include "tape_pass.cuh"
 
-struct Item : Block {
+struct Item : Pass {
     // Query heads, key and value of this item's key head: all tokens', normed and rotated.
     __device__ __forceinline__ void gather_heads(int layer) {
         float* heads = at<float>(p.at_heads);

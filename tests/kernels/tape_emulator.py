@@ -28,11 +28,11 @@ from kernels.tape_plan import MAX_WIDTH, Memory, Plan
 _HERE = Path(__file__).resolve().parent
 _KERNELS = _HERE.parent.parent / "kernels"
 _SOURCES = (
-    "tape_exchange.cuh", "tape_words.cuh", "tape_ring.cuh", "tape_matvec.cuh", "tape_attention.cuh",
-    "tape_sampling.cuh", "tape_pace.cuh", "tape_params.cuh", "tape_block.cuh",
-    "tape_item.cuh", "tape_rows.cuh", "tape_combine.cuh", "tape_fold.cuh", "tape_step.cuh",
-    "tape_filter.cuh", "tape_head.cuh", "tape_columns.cuh", "tape_reply.cuh", "tape_draft.cuh",
-    "tape_feed.cuh", "tape_help.cuh", "tape.cu",
+    "tape_exchange.cuh", "tape_words.cuh", "tape_ring.cuh", "tape_ahead.cuh", "tape_matvec.cuh",
+    "tape_attention.cuh", "tape_sampling.cuh", "tape_pace.cuh", "tape_params.cuh",
+    "tape_block.cuh", "tape_pass.cuh", "tape_item.cuh", "tape_rows.cuh", "tape_combine.cuh",
+    "tape_fold.cuh", "tape_step.cuh", "tape_filter.cuh", "tape_head.cuh", "tape_columns.cuh",
+    "tape_reply.cuh", "tape_draft.cuh", "tape_feed.cuh", "tape_help.cuh", "tape.cu",
 )  # fmt: skip
 _OF_DRAFTS = ("tape_pace.cuh", "tape_draft.cuh")
 _SHARED_BYTES = 232448
