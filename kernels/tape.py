@@ -39,7 +39,7 @@ class Choices:
     """
 
     in_flight: int = 3
-    quiet: int = 2
+    quiet: int = 1
     ahead: int = 16
     pace: int = 1000
     split_tiles: int = 4
@@ -50,10 +50,10 @@ class Choices:
         slots = max(share.layer_slots for share in plan.shares) / plan.config.layers
         tiles = kv_slots(plan.config, width)
         if slots > _LONG_LAYER:  # waits are few and short beside the stream
-            return cls(in_flight=4, ahead=0, split_tiles=tiles)
+            return cls(in_flight=4, quiet=2, ahead=0, split_tiles=tiles)
         if slots > _SHORT_LAYER:
             return cls(split_tiles=tiles)
-        return cls(in_flight=4, quiet=1, ahead=8, split_tiles=tiles)
+        return cls(in_flight=4, ahead=8, split_tiles=tiles)
 
 
 _LONG_LAYER, _SHORT_LAYER = 128, 32  # slots of a block
