@@ -15,7 +15,7 @@ A draft model takes its steps on the device too, in the same graph as the pass t
 After passes that drafted nothing its cache lacks their tokens, which it is given as a prompt: then
 alone the host waits for what is under way.
 
-Nothing here has run on a GPU yet; the kernels are tested interpreted.
+The kernels are tested interpreted, and on a GPU by tests/engine/test_gpu_speculation.py.
 """
 
 from __future__ import annotations
