@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import options as bench_options
 from benchmarks.results import nothing_measured
-from engine import leaving
+from engine import leaving, wait_as_others_do
 from engine.leaving import Parser
 from ui import listen
 
@@ -98,6 +98,7 @@ def _run(options: argparse.Namespace) -> int:
         return doctor.run(options.json)
     if options.command == "bench":
         leaving.last_words(nothing_measured)
+        wait_as_others_do()
         from benchmarks import bench
 
         return bench.run(options)
