@@ -72,16 +72,20 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
 #else
         Head head(step, sampling);
 #endif
+        constexpr int PARTS = Step::OUTPUT_TOO ? 3 : 2;
 #pragma unroll 1
-        for (int part = 0; part < 2 * LAYERS + samples; part++) {
-            const int layer = part / 2;
-            const Stage stage = part == 2 * LAYERS ? HEAD : part % 2 ? GATE_UP : QKV;
+        for (int part = 0; part < PARTS * LAYERS + samples; part++) {
+            const int layer = part / PARTS, of_layer = part % PARTS;
+            const Stage stage = part == PARTS * LAYERS    ? HEAD
+                                : of_layer == 0           ? QKV
+                                : of_layer == PARTS - 1   ? GATE_UP
+                                                          : OUTPUT;
             if (stage == HEAD) head.open(first);
             step.of_residual(layer, stage, head);
             if (stage == QKV) {
                 step.attention(layer);
                 step.combine(layer);
-                step.output(layer);
+                if (!Step::OUTPUT_TOO) step.output(layer);
             }
             if (stage == GATE_UP) step.down(layer);
         }

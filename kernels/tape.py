@@ -162,6 +162,7 @@ class TapeKernel:
         plan_rows = [share.row_of() for share in plan.shares]
         return {
             "turns": torch.stack((cos[:, :half], sin[:, :half]), dim=-1).contiguous(),
+            "ones": torch.ones(c.hidden, dtype=torch.bfloat16, device=device),
             "plan": torch.tensor(plan_rows, dtype=torch.int32).to(device),
             "qkv": words(width * c.qkv_size // 2),
             "parts": words(width * c.heads * plan.splits * c.head_dim // 2),
@@ -189,7 +190,8 @@ class TapeKernel:
         """The kernel's `Params`: int64s in its order."""
         w, t, m, plan = self.model.weights, self._tensors, self.memory, self.plan
         optional = [w.embed if x is None else x for x in (w.qkv_bias, w.q_norm, w.k_norm)]
-        tensors = [w.embed, w.attn_norm, w.mlp_norm, w.norm, *optional, t["turns"], t["plan"]]
+        tensors = [w.embed, w.attn_norm, w.mlp_norm, w.norm, *optional]
+        tensors += [t["ones"], t["turns"], t["plan"]]
         tensors += [t[name] for name in _EXCHANGES]
         tensors += [t["logits"], t["seen"], words, slots, run, numbers]
         tensors += [t["prompt"], t["state"], t["tickets"], t["trace"]]

@@ -16,6 +16,7 @@ struct Params {
     const u8* tape;  // [blocks][tape_stride], then the pools
     i64 tape_stride;
     const u16 *embed, *attn_norm, *mlp_norm, *norm, *qkv_bias, *q_norm, *k_norm;
+    const u16* ones;      // [HIDDEN]
     const float2* turns;  // [positions][HEAD_DIM / 2] cosine, sine
     const Share* plan;
     // Exchanges: words of tape_exchange.cuh.

@@ -14,6 +14,9 @@ constexpr int OTHER_SLOTS = (INTERMEDIATE / DOWN_PART - 1) * PART_SLOTS +
 constexpr int DOWN_UNITS = 8;  // that go through all parts together
 
 struct Step : Fold {
+    // The code for several tokens is so much that the output projection shares it where it can.
+    static constexpr bool OUTPUT_TOO = WIDTH > 1 && QUERY_SIZE == HIDDEN;
+
     // The stages whose activations are the normalised residual: QKV, gate and up, and the head,
     // which `head` is told of. They are one piece of code, which three would not fit the instruction
     // cache as well as.
@@ -22,16 +25,22 @@ struct Step : Fold {
         begin(layer, stage);
         const Share& share = s.share;
         const bool is_qkv = stage == QKV, is_gate = stage == GATE_UP;
-        const int units = is_qkv ? share.qkv_units : is_gate ? share.gate_units : share.head_units;
+        const bool is_out = OUTPUT_TOO && stage == OUTPUT;
+        const int units = is_qkv    ? share.qkv_units
+                          : is_out  ? share.out_units
+                          : is_gate ? share.gate_units
+                                    : share.head_units;
         MARK(0)
         if (units > 0) {
             const u16* gain = is_qkv    ? p.attn_norm + layer * HIDDEN
+                              : is_out  ? p.ones
                               : is_gate ? p.mlp_norm + layer * HIDDEN
                                         : p.norm;
             if (WIDTH == 1 && is_qkv && layer == 0)
                 gather_embedding(gain, units);
-            else
-                gather<HIDDEN, true>(is_gate ? p.middle : p.next, gain, units);
+            else  // the output projection's first slots are taken before attention's end: combine
+                gather<HIDDEN, true>(is_out ? p.attended : is_gate ? p.middle : p.next, gain,
+                                     is_out ? 0 : units);
             if (is_qkv) epoch = epoch.next();
             MARK(1)
             multiply<HIDDEN>(
@@ -40,6 +49,8 @@ struct Step : Fold {
                 [&](float* sums, int stride, int first, int n) {
                     if (is_qkv)
                         give_heads(layer, sums, stride, first, n);
+                    else if (is_out)
+                        add_to_residual(sums, stride, first, n, p.middle);
                     else if (is_gate)
                         give_gated(sums, stride, first, n);
                     else
