@@ -27,11 +27,12 @@ from engine.registry import ENGINES, concrete_name, engine_entry
 from engine.setup import best_device
 
 GATE_RED = 1
+MOST_CONTEXT = 2**20  # tokens; a model's own limit shortens it
 
 
 def run(options: argparse.Namespace) -> int:
     """The command. 0 when every gate was green, 1 when one was red; faults are `UnpausedError`."""
-    if options.speculate:
+    if options.speculate is not None:
         from benchmarks import speculation
 
         return speculation.run(options)
@@ -143,6 +144,7 @@ def check_sizes(options: argparse.Namespace) -> None:
         (options.rounds >= 1, "--rounds must be 1 or more"),
         (options.gate >= 1, "--gate must be 1 or more: no speed without a gate"),
         (min(options.contexts) >= 16, "--context must be 16 or more"),
+        (max(options.contexts) <= MOST_CONTEXT, f"--context must be {MOST_CONTEXT:,} or less"),
     ]
     for good, rule in checks:
         if not good:

@@ -55,6 +55,8 @@ class Match:
         self.subject, self.model, self.settings = subject, model, settings
         self.report, self.entry, self.rivals = report, entry, rivals
         (context,) = growth.possible_contexts(model, [settings.prompt_tokens], settings.tokens)
+        if context < settings.prompt_tokens:
+            say(f"{model.name}: a prompt of {context:,} tokens is the longest that it has room for")
         self.prompt = subject.prompt(context)
         self.engines: list[DecodeEngine] = []
         self.ceiling = self._read_ceiling()

@@ -37,6 +37,7 @@ class Report:
             "models": [],
         }
         check_writable(path)
+        self._free = not path.exists()  # nothing is lost by writing
 
     def begin(self, entry: Entry) -> None:
         """Add a model's entry, to be filled in place."""
@@ -44,8 +45,13 @@ class Report:
         self.content["models"].append(entry)
 
     def save(self) -> None:
-        """Write the file anew."""
-        write_json(self.path, self.content)
+        """Write the file anew. An earlier one stays until there is a figure."""
+        if self._free or self._has_figures() or not self.content["partial"]:
+            write_json(self.path, self.content)
+            self._free = True
+
+    def _has_figures(self) -> bool:
+        return any(entry.get("engines") for entry in self.content["models"])
 
     def finish(self) -> None:
         """Everything asked for was measured."""
@@ -53,11 +59,10 @@ class Report:
         self.save()
 
     def interrupted(self) -> str:
-        """Ctrl+C: save what was measured; the line that says so. Verdicts of the gate count.
-
-        An earlier file stays where there is nothing to put in its place.
-        """
-        if not any(entry.get("gate", {}).get("engines") for entry in self.content["models"]):
+        """Ctrl+C: save what was measured; the line that says so. Verdicts of the gate count where
+        they replace nothing."""
+        judged = any(entry.get("gate", {}).get("engines") for entry in self.content["models"])
+        if not self._has_figures() and not (judged and self._free):
             return nothing_measured()
         self.save()
         partial = ", marked as partial" if self.content["partial"] else ""

@@ -113,13 +113,17 @@ class Contest:
             scripts = self._real(engines, gate) if self.subject.real else (
                 self._planted(engines, recorded)
             )  # fmt: skip
-            prompts = [self._time(script, verdicts, gate, n) for n, script in enumerate(scripts)]
+            prompts = []
+            for number, script in enumerate(scripts):
+                prompts.append(self._time(script, verdicts, gate, number))
+                # A reply can turn a way red, and so take its rows away again.
+                green = [way for way in engines if verdicts[way].green and verdicts[OFF].green]
+                self.entry["gate"]["engines"][name] = {w: v.as_dict() for w, v in verdicts.items()}
+                self.entry["engines"][name] = {"prompts": prompts, "rows": rows(prompts, green)}
+                self.report.save()
         finally:
             for engine in engines.values():
                 engine.close()
-        green = [way for way in engines if verdicts[way].green and verdicts[OFF].green]
-        self.entry["gate"]["engines"][name] = {w: v.as_dict() for w, v in verdicts.items()}
-        self.entry["engines"][name] = {"prompts": prompts, "rows": rows(prompts, green)}
         if self.settings.widths and "ngram" in green:
             say(f"  {name}: passes by width")
             costs = pass_costs(self.model, name, self.settings.threads, self.settings.widths)

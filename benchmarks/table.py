@@ -33,12 +33,13 @@ def rows(entry: Mapping[str, Any]) -> list[tuple[str, ...]]:
         share = f.get("share_of_ceiling", {}).get("p50")
         spread = [f"{duration(p50)}" for p50 in sorted(f["tpot_p50_of_rounds_ms"])]
         launches, energy = f["launches_per_token"], f.get("energy_mj_per_token")
+        no_energy = "not offered" if "energy" in entry else "not measured"
         found.append((
             name, duration(f["tpot_p50_ms"]), duration(f["tpot_p99_ms"]),
             f"{spread[0]} to {spread[-1]}", f"{f['tokens_per_s']:,.0f}",
             duration(f["ttft_ms"]), "not counted" if launches is None else f"{launches:g}",
             "not known" if share is None else f"{share:.1%}",
-            "not offered" if energy is None else f"{energy:,.0f}",
+            no_energy if energy is None else f"{energy:,.0f}",
         ))  # fmt: skip
     return found
 

@@ -101,7 +101,7 @@ def test_interrupted_the_results_so_far_are_kept_and_marked(
     assert "context" not in entry["growth"]
 
 
-@pytest.mark.parametrize("where", ["loading", "gate", "an engine's gate", "timing"])
+@pytest.mark.parametrize("where", ["loading", "gate", "an engine's gate", "timing", "growth"])
 def test_an_interrupt_says_what_is_kept(
     where: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -112,13 +112,14 @@ def test_an_interrupt_says_what_is_kept(
     owner, name = {
         "loading": (bench, "load_subject"), "gate": (gate.Gate, "open"),
         "an engine's gate": (gate.Gate, "judge"), "timing": (match.Match, "_time"),
+        "growth": (match.Match, "_growth"),
     }[where]  # fmt: skip
     monkeypatch.setattr(owner, name, interrupted)
     path = tmp_path / "bench.json"
     path.write_text("an earlier result")
     assert run(path, "--models", folder) == 130
     line = capfd.readouterr().err.splitlines()[-1]
-    if where == "timing":
+    if where == "growth":  # there are figures
         assert line == f"interrupted: what was measured is in {path}, marked as partial"
         assert load_file(path)[0]["partial"]
     else:
