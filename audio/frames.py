@@ -140,6 +140,10 @@ def _truncated(path: Path, detail: str) -> UnpausedError:
 
 
 def _reason(error: Exception) -> str:
-    """The operating system's or libsndfile's own words, on one line."""
+    """The operating system's or libsndfile's own words, on one line.
+
+    Of a damaged MP3 libsndfile says that there is no such file; whether there is was asked before.
+    """
     text = error.strerror if isinstance(error, OSError) else getattr(error, "error_string", None)
-    return " ".join(str(text or error).split()).rstrip(".")
+    words = " ".join(str(text or error).split()).rstrip(".")
+    return "its data is damaged" if words.startswith("File does not exist") else words

@@ -116,6 +116,12 @@ def test_text_named_wav(tmp_path: Path) -> None:
     assert "as audio" in refusal(path)
 
 
+def test_a_damaged_mp3_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp3"
+    path.write_bytes(np.random.default_rng(0).bytes(5000))
+    assert "as audio" in refusal(path) and "exist" not in refusal(path)
+
+
 def test_header_without_samples(tmp_path: Path) -> None:
     assert "0 samples" in refusal(write(tmp_path / "a.wav", np.zeros(0, np.int16), 16000))
 
