@@ -76,10 +76,10 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
 #pragma unroll 1
         for (int part = 0; part < PARTS * LAYERS + samples; part++) {
             const int layer = part / PARTS, of_layer = part % PARTS;
-            const Stage stage = part == PARTS * LAYERS    ? HEAD
-                                : of_layer == 0           ? QKV
-                                : of_layer == PARTS - 1   ? GATE_UP
-                                                          : OUTPUT;
+            const Stage stage = part == PARTS * LAYERS  ? HEAD
+                                : of_layer == 0         ? QKV
+                                : of_layer == PARTS - 1 ? GATE_UP
+                                                        : OUTPUT;
             if (stage == HEAD) head.open(first);
             step.of_residual(layer, stage, head);
             if (stage == QKV) {

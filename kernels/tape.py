@@ -102,11 +102,6 @@ class TapeKernel:
         self.trace = self._tensors["trace"]
         self.trace_pass = -1
 
-    @property
-    def bytes_per_token(self) -> int:
-        """Read from the tapes for one token, padding included."""
-        return self.plan.tape_bytes_per_token
-
     def launch(
         self, words: torch.Tensor, slots: torch.Tensor, run: torch.Tensor, numbers: torch.Tensor
     ) -> None:

@@ -13,10 +13,7 @@
 struct Fold : Combine {
     static constexpr int OF_HEAD = HEAD_DIM / 4;     // quads, and lanes that share a head
     static constexpr int EACH = Words<QUERY_SIZE>::EACH;
-#ifndef FOLD_TOGETHER
-#define FOLD_TOGETHER 8
-#endif
-    static constexpr int TOGETHER = FOLD_TOGETHER;  // splits asked for at once
+    static constexpr int TOGETHER = 8;  // splits asked for at once
 
     // Attention's result into fragments, for the output projection.
     __device__ __forceinline__ void combine(int layer) {

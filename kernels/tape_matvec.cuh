@@ -97,18 +97,13 @@ struct Operand {
     __device__ __forceinline__ uint4 pair(int block, int other, int lane) const {
         return load_shared_if(address + (lane < 8 ? block : other) * 128, fed);
     }
-    // Operands of the k-steps of blocks `block` and `other`.
-    __device__ __forceinline__ void load(int block, int other, int lane, uint4 (&to)[4]) const {
-        if (WIDTH == 1) {
-            to[0] = pair(block, other, lane);
-            to[1] = to[2] = to[3] = to[0];
-        } else {
+    // Of several tokens: operands of the k-steps of blocks `block` and `other`.
+    __device__ __forceinline__ void load(int block, int other, uint4 (&to)[4]) const {
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                to[i] = load_shared_if((address ^ (i & 1) * 64) +
-                                           ((i < 2 ? block : other) * 2 + (i & 1)) * step,
-                                       fed);
-        }
+        for (int i = 0; i < 4; i++)
+            to[i] = load_shared_if((address ^ (i & 1) * 64) +
+                                       ((i < 2 ? block : other) * 2 + (i & 1)) * step,
+                                   fed);
     }
 };
 
@@ -172,7 +167,7 @@ __device__ __forceinline__ void multiply_units(
 #pragma unroll
         for (int i = 0; i < SLOTS * 2; i++) {
             const int block = warp + i * 2 * WARPS;
-            operand.load(block, block + WARPS, lane, operands_held[HELD ? i / 2 : 0][i & 1]);
+            operand.load(block, block + WARPS, operands_held[HELD ? i / 2 : 0][i & 1]);
         }
     uint4 columns_held[SLOTS][2];
     if (WIDTH == 1)
@@ -194,13 +189,14 @@ __device__ __forceinline__ void multiply_units(
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
                     const int block = warp + (i % SLOTS * 2 + j) * 2 * WARPS;
-                    operand.load(block, block + WARPS, lane, columns[j]);
+                    operand.load(block, block + WARPS, columns[j]);
                 }
 #pragma unroll
             for (int j = 0; j < SLOT_ROWS; j++) {
                 const int at = (j & 1) * 2;
                 const uint4& held = columns_held[i % SLOTS][j / 2];
-                const uint4(&own)[4] = HELD ? operands_held[HELD ? i % SLOTS : 0][j / 2] : columns[j / 2];
+                const uint4(&own)[4] =
+                    HELD ? operands_held[HELD ? i % SLOTS : 0][j / 2] : columns[j / 2];
                 mma(sum.of[at], WIDTH == 1 ? held : own[at], now[j].x, now[j].y);
                 mma(sum.of[at + 1], WIDTH == 1 ? held : own[at + 1], now[j].z, now[j].w);
             }

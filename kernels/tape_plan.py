@@ -160,11 +160,6 @@ class Plan:
         most = self.config.head_dim // 4 if folds(self.config, 1) else MAX_SPLITS
         return min(len(self.shares) // self.config.kv_heads, most)
 
-    @property
-    def tape_bytes_per_token(self) -> int:
-        """What all blocks read from their tapes for one token, padding included."""
-        return sum(s.layer_slots + s.head_slots for s in self.shares) * SLOT_BYTES
-
 
 def folds(config: ModelConfig, width: int) -> bool:
     """Whether attention is put together by those who need it, of passes of a single token.

@@ -1,8 +1,9 @@
 // The stages of one pass as the computing threads of one block go through them.
 //
 // Every block has its share of every stage by the plan (kernels/tape_plan.py): rows of the
-// matrices, columns of the MLP, an item of attention, words to combine. A block that has no share
-// of a stage goes on to the next one at once; its tape keeps moving in any case.
+// matrices, an item of attention, words to combine; of some, also what it gets of a pool
+// (tape_feed.cuh). A block that has no share of a stage goes on to the next one at once; its tape
+// keeps moving in any case.
 #pragma once
 #include "tape_fold.cuh"
 
@@ -17,9 +18,8 @@ struct Step : Fold {
     // The code for several tokens is so much that the output projection shares it where it can.
     static constexpr bool OUTPUT_TOO = WIDTH > 1 && QUERY_SIZE == HIDDEN;
 
-    // The stages whose activations are the normalised residual: QKV, gate and up, and the head,
-    // which `head` is told of. They are one piece of code, which three would not fit the instruction
-    // cache as well as.
+    // The stages whose activations are the normalised residual: QKV, gate and up, and the head, whose
+    // sums go to `head`. One piece of code, because three leave less room in the instruction cache.
     template <class Head>
     __device__ __forceinline__ void of_residual(int layer, Stage stage, Head& head) {
         begin(layer, stage);
