@@ -15,7 +15,7 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
     const int tid = threadIdx.x;
     const Sampling& sampling = s.sampling;
     Passes passes(p);
-    Step step{{{{{p, s, dynamic, tid, tid / 32, tid % 32, {}, {}, s.bounds}}}}};
+    Step step{{{{{p, s, dynamic, tid, tid / 32, tid % 32, {}, {}, Life::of(s.bounds)}}}}};
     step.ring.begin(dynamic, s.ring, static_cast<int>(p.ring_slots));
     step.flip = step.squares = step.pass = 0;
     step.kv_parity = 0;
@@ -124,7 +124,7 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
         passes.next();
         step.pass++;
         sync_consumers();
-        if (s.bounds.is_dead()) {
+        if (step.life.is_dead()) {
             if (blockIdx.x == 0 && tid == 0) post(s, -1, 0.0f, FAULTED, passes.fed);
             finish = FAULTED;
         }
@@ -175,7 +175,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tape_decode(
         decode(p, s, dynamic);
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-        if (tid == CONSUMERS)
+        if (tid >= CONSUMERS && tid < CONSUMERS + 32)
             feed_tape(p, s, dynamic);
         else if (tid >= CONSUMERS + 32 && tid < CONSUMERS + 64)
             feed_cache(p, s, dynamic);

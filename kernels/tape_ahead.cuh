@@ -17,10 +17,10 @@ struct Ahead {
     int held;
 
     // Fills up, of `most` slots that the stage has left.
-    __device__ __forceinline__ void fill(Ring& ring, int most, int lane, Bounds& bounds) {
+    __device__ __forceinline__ void fill(Ring& ring, int most, int lane, Life life) {
 #pragma unroll
         for (int i = 0; i < DEPTH; i++)
-            if (held == i && most > i) ring.take_slot(slot[i], lane, bounds), held = i + 1;
+            if (held == i && most > i) ring.take_slot(slot[i], lane, life), held = i + 1;
     }
     // As far as they have landed: what the others owe is to be looked for meanwhile.
     __device__ __forceinline__ void try_fill(Ring& ring, int most, int lane) {

@@ -10,7 +10,7 @@ struct Block {
     int tid, warp, lane;
     Ring ring;
     Ahead ahead;
-    Bounds& bounds;
+    Life life;
     Epoch epoch;   // of the layer
     Width width;
     int position, pass, sampled;  // sampled: tokens
@@ -38,30 +38,36 @@ struct Block {
     }
     __device__ __forceinline__ void begin(int layer, Stage stage) {
         renew();
-        if (tid == 0) bounds.enter(sampled, layer, stage);
-        wait_for_others(true);
+        wait_for_others(layer, stage);
     }
-    // The tape's copies stand back meanwhile: messages queue behind them.
-    __device__ __forceinline__ void wait_for_others(bool waiting) const {
-        if (tid == 0) *const_cast<volatile int*>(&s.waiting) = waiting;
+    // The tape's copies stand back meanwhile: messages queue behind them. Who has asked for what it
+    // waits for says so afterwards, which then costs no time.
+    __device__ __forceinline__ void wait_for_others(int layer, Stage stage) const {
+        if (tid != 0) return;
+        s.bounds.enter(sampled, layer, stage);
+        *const_cast<volatile int*>(&s.waiting) = 1;
     }
-    // Read anew at every stage: what follows from them is not worth a register until then.
+    __device__ __forceinline__ void end_wait() const {
+        if (tid == 0) *const_cast<volatile int*>(&s.waiting) = 0;
+    }
+    // Unknown to the compiler at every stage: what follows from them is not worth a register until then.
     __device__ __forceinline__ void renew() {
-        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(tid));
-        warp = __shfl_sync(~0u, tid / 32, 0);  // known to be the same for all lanes
+        asm volatile("" : "+r"(tid), "+r"(warp));
         lane = tid % 32;
     }
 
     // K values of each token into fragments; with GAIN normalised but for the common factor. `units`:
     // of the stage's tape, whose first slots are taken meanwhile.
     template <int K, bool GAIN>
-    __device__ __forceinline__ void gather(const Quad* from, const u16* gain, int units) {
+    __device__ __forceinline__ void gather(
+        const Quad* from, const u16* gain, int units, int layer, Stage stage) {
         squares ^= 1;
         prepare<K>(units);  // first: what is asked for too early has to be asked for again
         Words<K> words;
         words.ask_for(from, width, tid);
+        wait_for_others(layer, stage);
         arrange<GAIN>(words, from, gain, false);
-        wait_for_others(false);
+        end_wait();
         sync_consumers();
     }
 
@@ -79,7 +85,7 @@ struct Block {
                 gains[i] = __ldg(reinterpret_cast<const uint2*>(gain) + tid + i * CONSUMERS);
 #pragma unroll 1
         for (int first = 0; first < width; first += TOKENS) {
-            words.receive(from, width - first, tid, epoch, bounds);
+            words.receive(from, width - first, tid, epoch, life);
             if (again && first == 0) sync_consumers();
             from += TOKENS * (APART / 4);
             float sums[TOKENS];
@@ -136,7 +142,7 @@ struct Block {
             }
         keep_squares(sums, 0);
         clear_padding<HIDDEN>();
-        wait_for_others(false);
+        end_wait();
         sync_consumers();
     }
 
@@ -149,23 +155,26 @@ struct Block {
         if (tells) s.squares[squares][warp][token] = sum;
     }
 
-    // Weights are zero there, which only a number makes zero.
+    // The last block of columns, as far as they do not fill it.
     template <int COLUMNS>
     __device__ __forceinline__ void clear_padding() {
-        if (padded(COLUMNS) == COLUMNS) return;
+        if (COLUMNS % 32 == 0) return;
+        constexpr int FILLED = (COLUMNS + 31) / 32 * 32;
 #pragma unroll 1
-        for (int token = 0; token < width; token++)
-            for (int column = COLUMNS + tid * 2; column < padded(COLUMNS); column += CONSUMERS * 2)
+        for (int token = 0; token < width; token++) {
+            const int column = COLUMNS + tid * 2;
+            if (column < FILLED)
                 *reinterpret_cast<uint2*>(
                     at(p.at_activations) + fragment_offset(column, token, width)) = {0, 0};
+        }
     }
 
     // What the gathered activations still have to be multiplied by.
     __device__ __forceinline__ float norm_of(int token) const {
-        float sum = 0.0f;
+        float sum[WARPS];
 #pragma unroll
-        for (int i = 0; i < WARPS; i++) sum += s.squares[squares][i][token];
-        return rsqrtf(sum / HIDDEN + RMS_EPS);
+        for (int i = 0; i < WARPS; i++) sum[i] = s.squares[squares][i][token];
+        return rsqrtf(sum_of_tree(sum) * (1.0f / HIDDEN) + RMS_EPS);
     }
 
     // What a stage can do before it has its activations.
@@ -188,9 +197,9 @@ struct Block {
                 count = 1;
             }
             float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
-            multiply_units<SLOTS>(ring, ahead, count, max(0, end - first - count) * SLOTS,
+            multiply_units<COLUMNS>(ring, ahead, count, max(0, end - first - count) * SLOTS,
                                   at(p.at_activations), width, sums + warp * stride, warp, lane,
-                                  bounds);
+                                  life);
             MARK(6)
             sync_consumers();
             MARK(2)
@@ -203,7 +212,7 @@ struct Block {
     // Of the unit that comes next in the ring, the number if it is of a pool; the ring holds back
     // nothing, so a stage that has a pool is followed by slots that are the block's own.
     __device__ __forceinline__ int pooled_unit() {
-        ring.await_slot(bounds);
-        return bounds.is_dead() ? OWN : *const_cast<volatile int*>(&s.ring.unit[ring.slot]);
+        ring.await_slot(life);
+        return life.is_dead() ? OWN : *const_cast<volatile int*>(&s.ring.unit[ring.slot]);
     }
 };

@@ -30,7 +30,7 @@ struct Columns : Head {
             const int row = (first + unit) * 8 + (tid & 7), id = first_row() + row;
             if (row >= rows) continue;
             const float logit =
-                sum_of(sums, stride, (unit * width + token) * 8 + (tid & 7)) * norm;
+                sum_of_warps(sums, stride, (unit * width + token) * 8 + (tid & 7)) * norm;
             p.logits[static_cast<i64>(token - least) * VOCAB + id] = logit;
             if (draws)
                 take_logit(row, logit, step.position + token + 1, false,
@@ -117,7 +117,7 @@ struct Columns : Head {
                 wanted[i] = block < gridDim.x;
                 from[i] = all + block * CANDIDATE_WORDS + i % 3 * 2;
             }
-            take(from, wanted, pair, step.epoch, step.bounds);
+            take(from, wanted, pair, step.epoch, step.life);
 #pragma unroll
             for (int i = 0; i < AT_ONCE * 3; i += 3)
                 if (wanted[i]) {

@@ -28,22 +28,40 @@ struct Combine : Rows {
                 do {  // both at once: one trip instead of two
                     peek(its_top, pair);
                     peek(its_part, quad);
-                } while (!(pair.is(epoch) && quad.is(epoch)) && !bounds.is_dead());
-                sum.add({pair.a(), pair.b(), quad.values()});
+                } while (!(pair.is(epoch) && quad.is(epoch)) && !life.is_dead());
+                const Partial its = {pair.a(), pair.b(), quad.values()};
+                if (one < 16)
+                    sum = its;
+                else
+                    sum.add(its);
             }
-#pragma unroll
-            for (int mask = 1; mask < 16; mask <<= 1) sum.add(sum.shuffled(mask));
-            if (mine && (tid & 15) == 0) {
-                const float scale = 1.0f / sum.total;
-                put(p.attended + (token * QUERY_SIZE + word) / 4, sum.of.x * scale,
-                    sum.of.y * scale, sum.of.z * scale, sum.of.w * scale, epoch);
-            }
+            const float4 all = result_of(sum);
+            if (mine && (tid & 15) == 0)
+                put(p.attended + (token * QUERY_SIZE + word) / 4, all.x, all.y, all.z, all.w, epoch);
         }
         for (int first = 0; WIDTH > 4 && first < quads; first += CONSUMERS / 8)
             combine_two(first, quads, each);
         MARK(1)
         MARK(2)
         MARK_END(ATTENTION)
+    }
+
+    // Of sixteen lanes that follow each other, the first gets the word that their parts make. It is a
+    // block's way from one exchange to the next, so it is as few instructions as it can be.
+    __device__ __forceinline__ float4 result_of(const Partial& mine) const {
+        float top = mine.top;
+#pragma unroll
+        for (int mask = 1; mask < 16; mask <<= 1)
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, mask));
+        const float weight = power_of_two(mine.top - top);
+        float total = mine.total * weight;
+#pragma unroll
+        for (int mask = 1; mask < 16; mask <<= 1) total += __shfl_xor_sync(~0u, total, mask);
+        float of[4] = {mine.of.x * weight, mine.of.y * weight, mine.of.z * weight,
+                       mine.of.w * weight};
+        const float x = __fdividef(sum_of_lanes<4, 16>(of, lane), total);
+        return {x, __shfl_xor_sync(~0u, x, 4), __shfl_xor_sync(~0u, x, 8),
+                __shfl_xor_sync(~0u, x, 12)};
     }
 
     // Two of those words a thread, of wide passes that have more words than threads: in one trip.
@@ -75,7 +93,7 @@ struct Combine : Rows {
 #pragma unroll
                 for (int w = 0; w < 2; w++)
                     missing |= mine[w] && !(pair[w].is(epoch) && quad[w].is(epoch));
-            } while (missing && !bounds.is_dead());
+            } while (missing && !life.is_dead());
 #pragma unroll
             for (int w = 0; w < 2; w++)
                 if (mine[w]) sum[w].add({pair[w].a(), pair[w].b(), quad[w].values()});

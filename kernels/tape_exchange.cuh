@@ -33,6 +33,19 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
     return static_cast<u32>(__cvta_generic_to_shared(p));
 }
 
+// The same, but the compiler does not know it: it keeps the result and does not find it out again.
+__device__ __forceinline__ u32 kept(u32 address) {
+    u32 copy;
+    asm volatile("mov.u32 %0, %1;" : "=r"(copy) : "r"(address));
+    return copy;
+}
+
+__device__ __forceinline__ u32 load_shared_word(u32 address) {
+    u32 word;
+    asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+    return word;
+}
+
 // All threads that compute, and only they.
 __device__ __forceinline__ void sync_consumers() {
     asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory");
@@ -77,35 +90,34 @@ __device__ __forceinline__ void peek(const u64* from, Pair& pair) {
                  : "memory");
 }
 
-// Four values in one 128-bit word: 28 bits of each and 16 of the epoch. What is cut off is less than
-// what the tensor cores' operands can hold (tape_matvec.cuh), and half the traffic is saved: under a
-// full stream of weights, the volume of an exchange is most of its time. Such words are written by
-// every pass, so the only other epoch that one can have is the last.
+// Four values in one 128-bit word: of each 32 bits 28 are the value's and four the epoch's. What is cut
+// off is less than what the tensor cores' operands can hold (tape_matvec.cuh), and half the traffic is
+// saved: under a full stream of weights, the volume of an exchange is most of its time. Such words are
+// written by every pass, so the only other epoch that one can have is the last.
 struct Quad {
     u64 low, high;
 
     __device__ __forceinline__ static Quad of(float a, float b, float c, float d, Epoch epoch) {
-        return {pack(a, b, epoch.tag & 255), pack(c, d, epoch.tag >> 8)};
+        return {pack(a, b, epoch.tag), pack(c, d, epoch.tag >> 8)};
     }
     __device__ __forceinline__ bool is(Epoch epoch) const {
-        return ((low >> 56) | (high >> 56) << 8) == epoch.tag;
+        const u32 tag = epoch.tag;
+        return (((first(low) ^ tag) | (second(low) ^ tag >> 4) | (first(high) ^ tag >> 8) |
+                 (second(high) ^ tag >> 12)) & TAG) == 0;
     }
     __device__ __forceinline__ float4 values() const {
-        return {first(low), second(low), first(high), second(high)};
+        return {value(first(low)), value(second(low)), value(first(high)), value(second(high))};
     }
 
   private:
+    static constexpr u32 TAG = 15;
     __device__ __forceinline__ static u64 pack(float a, float b, u32 tag) {
-        return static_cast<u64>(__float_as_uint(a) >> 4) |
-               static_cast<u64>(__float_as_uint(b) >> 4) << 28 |
-               static_cast<u64>(tag) << 56;
+        return static_cast<u64>((__float_as_uint(b) & ~TAG) | (tag >> 4 & TAG)) << 32 |
+               ((__float_as_uint(a) & ~TAG) | (tag & TAG));
     }
-    __device__ __forceinline__ static float first(u64 half) {
-        return __uint_as_float(static_cast<u32>(half) << 4);
-    }
-    __device__ __forceinline__ static float second(u64 half) {
-        return __uint_as_float(static_cast<u32>(half >> 28) << 4);
-    }
+    __device__ __forceinline__ static u32 first(u64 half) { return static_cast<u32>(half); }
+    __device__ __forceinline__ static u32 second(u64 half) { return static_cast<u32>(half >> 32); }
+    __device__ __forceinline__ static float value(u32 word) { return __uint_as_float(word & ~TAG); }
 };
 
 __device__ __forceinline__ void peek(const Quad* from, Quad& quad) {
@@ -143,9 +155,6 @@ struct Bounds {
     i64* fault;  // the host's word
     u64 timeout_ns;
 
-    __device__ __forceinline__ bool is_dead() const {
-        return *const_cast<const volatile int*>(&dead) != 0;
-    }
     __device__ __forceinline__ void enter(i64 token, int layer, Stage stage) {
         *const_cast<volatile u64*>(&place) =
             (static_cast<u64>(token) << 16 | static_cast<u64>(layer)) << 8 | (stage + 1);
@@ -181,11 +190,22 @@ struct Bounds {
     }
 };
 
+// For who asks often whether its block is dead: by an address that is found out once, where the
+// compiler would find out that of a variable anew each time.
+struct Life {
+    u32 flag;  // in shared memory
+
+    __device__ __forceinline__ static Life of(const Bounds& bounds) {
+        return {kept(shared_address(&bounds.dead))};
+    }
+    __device__ __forceinline__ bool is_dead() const { return load_shared_word(flag) != 0; }
+};
+
 // N words at once: every load is under way before the first is looked at; late ones are repeated.
 template <int N, class Word, class Source>
 __device__ __forceinline__ void take(
     const Source* const (&from)[N], const bool (&wanted)[N], Word (&got)[N], Epoch epoch,
-    Bounds& bounds) {
+    Life life) {
     bool missing;
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -198,5 +218,5 @@ __device__ __forceinline__ void take(
                 peek(from[i], got[i]);
                 missing = true;
             }
-    } while (missing && !bounds.is_dead());
+    } while (missing && !life.is_dead());
 }

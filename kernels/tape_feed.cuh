@@ -1,4 +1,5 @@
-// The producer's side of the ring: one thread.
+// The producer's side of the ring: one warp, whose lanes do the same, and one of which copies. (Of a
+// single thread the compiler does not know that it is alone, and elects a lane in a loop.)
 //
 // It waits for a free slot and for all but the last few copies to have landed, and for nothing else:
 // neither a stage's end nor a token's. What is in flight is bounded, because every message of an
@@ -49,7 +50,9 @@ struct Route {
     }
 
     __device__ __forceinline__ u32 draw() const {
-        return atomicAdd(ticket, 1u) - pass * (pool + gridDim.x);
+        u32 mine = 0;
+        if (threadIdx.x % 32 == 0) mine = atomicAdd(ticket, 1u);
+        return __shfl_sync(~0u, mine, 0) - pass * (pool + gridDim.x);
     }
 
     // What follows, if anything; `tape`: the next of the own slots.
@@ -115,12 +118,6 @@ struct Feeder {
         policy = read_once();
     }
 
-    __device__ __forceinline__ static u32 kept(u32 address) {
-        u32 copy;
-        asm volatile("mov.u32 %0, %1;" : "=r"(copy) : "r"(address));
-        return copy;
-    }
-
     // Weights are read once a token: they should not push the cache and the exchange out of L2.
     __device__ __forceinline__ static u64 read_once() {
         u64 policy;
@@ -136,8 +133,8 @@ struct Feeder {
     __device__ __forceinline__ bool feed(const u8* from, int unit) {
         const u32 full = barriers + slot * 8;
         if (wrapped)
-            while (!barrier_is_past(full + EMPTY, parity ^ 1)) {
-                if (*quit) return false;
+            while (!__all_sync(~0u, barrier_is_past(full + EMPTY, parity ^ 1))) {
+                if (__any_sync(~0u, *quit)) return false;
                 look_ahead();
             }
         if (flying == in_flight)
@@ -145,14 +142,14 @@ struct Feeder {
         else
             flying++;
         for (; hushed && flying > quiet; flying--) await_landing();
-        store_shared(barriers + UNITS + slot * 4, unit);
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full),
-                     "r"(SLOT_BYTES)
-                     : "memory");
         asm volatile(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-            "[%0], [%1], %2, [%3], %4;" ::"r"(base + slot * SLOT_BYTES),
-            "l"(from), "r"(SLOT_BYTES), "r"(full), "l"(policy)
+            "{ .reg .pred p;\n"
+            "elect.sync _|p, -1;\n"
+            "@p st.shared.s32 [%5], %6;\n"
+            "@p mbarrier.arrive.expect_tx.shared::cta.b64 _, [%3], %2;\n"
+            "@p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+            "[%0], [%1], %2, [%3], %4; }" ::"r"(base + slot * SLOT_BYTES),
+            "l"(from), "r"(SLOT_BYTES), "r"(full), "l"(policy), "r"(barriers + UNITS + slot * 4), "r"(unit)
             : "memory");
         if (++slot == slots) {
             slot = 0;
@@ -183,8 +180,8 @@ struct Feeder {
 
   private:
     __device__ __forceinline__ void await_landing() {
-        while (!barrier_is_past(barriers + landing * 8, landing_parity)) {
-            hushed = *waiting;  // here it costs no time
+        while (!__all_sync(~0u, barrier_is_past(barriers + landing * 8, landing_parity))) {
+            hushed = __any_sync(~0u, *waiting);  // here it costs no time
             look_ahead();
         }
         if (++landing == slots) {
@@ -193,9 +190,9 @@ struct Feeder {
         }
     }
     __device__ __forceinline__ void look_ahead() {
-        if (asked >= ahead || cycles() - asked_at < pace) return;
+        if (asked >= ahead || !__all_sync(~0u, cycles() - asked_at >= pace)) return;
         const int next = at + asked < count ? at + asked : at + asked - count;
-        asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(
+        asm volatile("{ .reg .pred p;\n elect.sync _|p, -1;\n @p cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2; }" ::"l"(
                          tape + static_cast<i64>(next) * SLOT_BYTES),
                      "r"(SLOT_BYTES), "l"(policy)
                      : "memory");
@@ -223,7 +220,7 @@ __device__ __forceinline__ void feed_tape(const Params& p, Shared& s, u8* dynami
         feeder.ahead = min(static_cast<int>(p.ahead), feeder.count);
         Run run;
         while (going && route.next(feeder.next_own(), run)) going = feeder.feed(run);
-        if (prefilled || *feeder.quit) break;
+        if (prefilled || __any_sync(~0u, *feeder.quit)) break;
         if (feeder.count == 0) __nanosleep(1000);  // a model so small that there is nothing to do
         if (passes.fed < passes.prompt) passes.next();
     }

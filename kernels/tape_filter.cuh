@@ -71,7 +71,7 @@ struct Scores {
             const u64* from[1] = {all + block * DIGIT_WORDS};
             const bool wanted[1] = {true};
             Pair pair[1];
-            take(from, wanted, pair, digit_epoch(0), step.bounds);
+            take(from, wanted, pair, digit_epoch(0), step.life);
             largest = fmaxf(largest, pair[0].a());
         }
         for (int mask = 16; mask; mask >>= 1)
@@ -143,7 +143,7 @@ struct Scores {
                     wanted[i] = block + i * 16 < gridDim.x;
                     from[i] = all + (block + i * 16) * DIGIT_WORDS + column * 2;
                 }
-                take(from, wanted, pair, epoch, step.bounds);
+                take(from, wanted, pair, epoch, step.life);
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     if (wanted[i]) total.x += pair[i].a(), total.y += pair[i].b();

@@ -30,17 +30,10 @@ struct Head : Scores {
             const int row = first * 8 + i;
             if (row >= rows) continue;
             const int at = ((i >> 3) * width + token) * 8 + (i & 7);
-            take_logit(row, sum_of(sums, stride, at) * norm, position_of_next, keep);
+            take_logit(row, sum_of_warps(sums, stride, at) * norm, position_of_next, keep);
         }
     }
 #endif
-
-    __device__ __forceinline__ static float sum_of(const float* sums, int stride, int at) {
-        float sum = 0.0f;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) sum += sums[w * stride + at];
-        return sum;
-    }
 
     __device__ __forceinline__ void take_logit(
         int row, float logit, u32 position, bool keep) {
@@ -125,7 +118,7 @@ struct Head : Scores {
                 wanted[i] = true;
                 from[i] = all + block * CANDIDATE_WORDS + i * 2;
             }
-            take(from, wanted, pair, epoch, step.bounds);
+            take(from, wanted, pair, epoch, step.life);
             best.offer({pair[0].a(), __float_as_int(pair[0].b()), pair[1].a()});
             sum.add({pair[1].b(), pair[2].a()});
 #ifdef SPECULATE
@@ -158,7 +151,7 @@ struct Head : Scores {
             const u64* from[1] = {all + block * CANDIDATE_WORDS};
             const bool wanted[1] = {true};
             Pair pair[1];
-            take(from, wanted, pair, epoch, step.bounds);
+            take(from, wanted, pair, epoch, step.life);
         }
     }
 

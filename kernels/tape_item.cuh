@@ -23,14 +23,14 @@ struct Item : Pass {
                 from[i] = p.qkv + (token * QKV_SIZE + row * HEAD_DIM + word % HEAD_DIM) / 4;
                 if (WIDTH > 1) quad[i] = {0, 0};
             }
-            take(from, wanted, quad, epoch, bounds);
+            take(from, wanted, quad, epoch, life);
 #pragma unroll
             for (int i = 0; i < EACH; i++)
                 if (wanted[i])
                     *reinterpret_cast<float4*>(heads + (first + tid + i * CONSUMERS) * 4) =
                         quad[i].values();
         }
-        wait_for_others(false);
+        end_wait();
         sync_consumers();
         u8* fresh = at(p.at_new);
         for (int i = warp; i < width * (GROUP + 2); i += WARPS) {
@@ -101,7 +101,7 @@ struct Item : Pass {
 #pragma unroll 1
         while (tile < tiles || has_fresh) {
             const bool fresh = tile >= tiles;
-            if (!fresh) barrier_wait(shared_address(&s.kv.full[warp]), kv_parity, bounds);
+            if (!fresh) barrier_wait(shared_address(&s.kv.full[warp]), kv_parity, life);
             const int start = (split_first + tile) * TILE;
             softmax.add(fresh ? at(p.at_new) : at(p.at_kv) + warp * 2 * KV_TILE_BYTES,
                         fresh ? min(token, width - 1) + 1 : position - start, lane);

@@ -77,6 +77,10 @@ __device__ __forceinline__ uint4 load_shared_if(u32 address, bool wanted) {
 // With several tokens each product has an operand of its own, token by token in A's rows. A single
 // token leaves seven of eight rows free, so they hold the next columns: rows 0 to 3 are four
 // k-steps, one load feeds four products, and of product j only row j counts.
+//
+// Beyond the BLOCKS blocks that the columns fill, an operand is zero: weights are zero there, and what
+// lies in memory may be anything, which only a number makes zero.
+template <int BLOCKS>
 struct Operand {
     u32 address;
     int step;  // bytes of 16 columns
@@ -95,7 +99,8 @@ struct Operand {
     }
     // Of a single token: the k-steps of blocks `block` and `other`.
     __device__ __forceinline__ uint4 pair(int block, int other, int lane) const {
-        return load_shared_if(address + (lane < 8 ? block : other) * 128, fed);
+        return load_shared_if(address + (lane < 8 ? block : other) * 128,
+                              fed && (lane < 8 ? block : other) < BLOCKS);
     }
     // Of several tokens: operands of the k-steps of blocks `block` and `other`.
     __device__ __forceinline__ void load(int block, int other, uint4 (&to)[4]) const {
@@ -103,7 +108,7 @@ struct Operand {
         for (int i = 0; i < 4; i++)
             to[i] = load_shared_if((address ^ (i & 1) * 64) +
                                        ((i < 2 ? block : other) * 2 + (i & 1)) * step,
-                                   fed);
+                                   fed && (i < 2 ? block : other) < BLOCKS);
     }
 };
 
@@ -137,15 +142,16 @@ struct UnitSums {
     }
 };
 
-// Units of the tape, 8 weight rows by SLOTS * SLOT_COLUMNS columns. A unit's blocks of 32 columns
-// follow each other, dealt to the warps in turn; every warp leaves its partial sum of every unit in
-// `sums` [units][width][8], or with `add` adds it to what is there. `rest` slots of the stage follow,
-// whose first are taken ahead. What pads the columns is zero.
-template <int SLOTS>
+// Units of the tape, 8 weight rows by COLUMNS columns, filled up to whole slots. A unit's blocks of 32
+// columns follow each other, dealt to the warps in turn; every warp leaves its partial sum of every
+// unit in `sums` [units][width][8], or with `add` adds it to what is there. `rest` slots of the stage
+// follow, whose first are taken ahead.
+template <int COLUMNS>
 __device__ __forceinline__ void multiply_units(
     Ring& ring, Ahead& ahead, int units, int rest, const u8* activations, int width, float* sums,
-    int warp, int lane, Bounds& bounds, bool add = false) {
-    const Operand operand(activations, width, warp, lane);
+    int warp, int lane, Life life, bool add = false) {
+    constexpr int SLOTS = padded(COLUMNS) / SLOT_COLUMNS, BLOCKS = (COLUMNS + 31) / 32;
+    const Operand<BLOCKS> operand(activations, width, warp, lane);
     const int token = WIDTH == 1 ? 0 : lane >> 2;
     const bool writes = WIDTH == 1 ? lane < 4 : operand.fed;
     float2* to = reinterpret_cast<float2*>(sums + token * 8 + (lane & 3) * 2);
@@ -177,7 +183,7 @@ __device__ __forceinline__ void multiply_units(
             columns_held[i / 2][i & 1] = operand.pair(block, block + WARPS, lane);
         }
     const int mine = units * SLOTS, all = Ahead::to_take(mine, rest);
-    ahead.fill(ring, all, lane, bounds);
+    ahead.fill(ring, all, lane, life);
 #pragma unroll 1
     for (int first = 0; first < mine; first += TURN) {
 #pragma unroll
@@ -193,6 +199,7 @@ __device__ __forceinline__ void multiply_units(
                 }
 #pragma unroll
             for (int j = 0; j < SLOT_ROWS; j++) {
+                if ((i % SLOTS * SLOT_ROWS + j) * WARPS >= BLOCKS) continue;
                 const int at = (j & 1) * 2;
                 const uint4& held = columns_held[i % SLOTS][j / 2];
                 const uint4(&own)[4] =
@@ -200,20 +207,41 @@ __device__ __forceinline__ void multiply_units(
                 mma(sum.of[at], WIDTH == 1 ? held : own[at], now[j].x, now[j].y);
                 mma(sum.of[at + 1], WIDTH == 1 ? held : own[at + 1], now[j].z, now[j].w);
             }
-            if (first + i + DEPTH < all) ring.take_slot(now, lane, bounds);
+            if (first + i + DEPTH < all) ring.take_slot(now, lane, life);
             if (i % SLOTS == LAST) close();
         }
     }
     ahead.held = min(DEPTH, all - mine);
 }
 
-// Four neighbouring rows of the partial sums of all warps, in their order.
-__device__ __forceinline__ float4 sum_of_warps(const float* sums, int stride, int index) {
-    float4 total = {};
+// Sum of N values, a power of two, by halves.
+template <int N>
+__device__ __forceinline__ float sum_of_tree(float (&x)[N]) {
+#pragma unroll
+    for (int half = N / 2; half > 0; half /= 2)
+#pragma unroll
+        for (int i = 0; i < half; i++) x[i] += x[i + half];
+    return x[0];
+}
+
+// One row of the partial sums of all warps.
+__device__ __forceinline__ float sum_of_warps(const float* sums, int stride, int index) {
+    float part[WARPS];
+#pragma unroll
+    for (int warp = 0; warp < WARPS; warp++) part[warp] = sums[warp * stride + index];
+    return sum_of_tree(part);
+}
+
+// The same of four rows that follow each other.
+__device__ __forceinline__ float4 four_sums_of_warps(const float* sums, int stride, int index) {
+    float part[4][WARPS];
 #pragma unroll
     for (int warp = 0; warp < WARPS; warp++) {
-        const float4 part = *reinterpret_cast<const float4*>(sums + warp * stride + index);
-        total = {total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w};
+        const float4 its = *reinterpret_cast<const float4*>(sums + warp * stride + index);
+        part[0][warp] = its.x;
+        part[1][warp] = its.y;
+        part[2][warp] = its.z;
+        part[3][warp] = its.w;
     }
-    return total;
+    return {sum_of_tree(part[0]), sum_of_tree(part[1]), sum_of_tree(part[2]), sum_of_tree(part[3])};
 }

@@ -99,7 +99,7 @@ struct Shared {
     i64 prefill_end_ns;
     Post posts[POSTS];
     int token[MAX_WIDTH];
-    float squares[2][WARPS][MAX_WIDTH];
+    alignas(16) float squares[2][WARPS][MAX_WIDTH];
     float tops[WARPS][8], totals[WARPS][8];
     alignas(16) float partial[WARPS][2];
     alignas(16) float masses[WARPS * 2][DIGIT_WORDS], mass[DIGIT_WORDS];

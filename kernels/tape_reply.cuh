@@ -41,7 +41,7 @@ __device__ __forceinline__ Sampling sampling_of(const Params& p) {
 __device__ void post(Shared& s, i64 id, float logprob, int finish, int fed) {
 #ifdef SPECULATE
     // A pass may have more tokens than there are slots.
-    while (s.posted - *const_cast<volatile int*>(&s.told) >= POSTS && !s.bounds.is_dead())
+    while (s.posted - *const_cast<volatile int*>(&s.told) >= POSTS && !Life::of(s.bounds).is_dead())
         __nanosleep(100);
 #endif
     Post& slot = s.posts[s.posted & LAST_POST];

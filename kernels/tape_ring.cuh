@@ -19,10 +19,6 @@ __device__ __forceinline__ uint4 load_shared(u32 address) {
     return v;
 }
 
-__device__ __forceinline__ void store_shared(u32 address, int value) {
-    asm volatile("st.shared.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
-}
-
 // Barriers go by their shared addresses, which a warp finds out once.
 __device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
@@ -58,8 +54,8 @@ __device__ __forceinline__ bool barrier_is_past(u32 barrier, u32 parity) {
 }
 
 __device__ __forceinline__ void barrier_wait(
-    u32 barrier, u32 parity, Bounds& bounds) {
-    while (!barrier_passed(barrier, parity) && !bounds.is_dead()) {
+    u32 barrier, u32 parity, Life life) {
+    while (!barrier_passed(barrier, parity) && !life.is_dead()) {
     }
 }
 
@@ -88,11 +84,11 @@ struct Ring {
         parity = 0;
         waited = first = 0;
     }
-    __device__ __forceinline__ void await_slot(Bounds& bounds) {
+    __device__ __forceinline__ void await_slot(Life life) {
 #ifdef MEASURE
         const i64 before = clock64();
 #endif
-        barrier_wait(barriers + slot * 8, parity, bounds);
+        barrier_wait(barriers + slot * 8, parity, life);
 #ifdef MEASURE
         const i64 now = clock64();
         waited += now - before;
@@ -105,8 +101,8 @@ struct Ring {
     }
     // This lane's part of a slot.
     __device__ __forceinline__ void take_slot(
-        uint4 (&to)[SLOT_ROWS], int lane, Bounds& bounds) {
-        await_slot(bounds);
+        uint4 (&to)[SLOT_ROWS], int lane, Life life) {
+        await_slot(life);
         take_landed(to, lane);
     }
     __device__ __forceinline__ void take_landed(uint4 (&to)[SLOT_ROWS], int lane) {

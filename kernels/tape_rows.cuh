@@ -43,7 +43,7 @@ struct Rows : Item {
 #pragma unroll 1
         for (int tile = slot; tile < tiles || has_fresh;) {
             const bool fresh = tile >= tiles;
-            if (!fresh) barrier_wait(shared_address(&s.kv.full[slot]), kv_parity, bounds);
+            if (!fresh) barrier_wait(shared_address(&s.kv.full[slot]), kv_parity, life);
             const int start = (split_first + tile) * TILE;
 #pragma unroll
             for (int i = 0; i < GROUPS_EACH; i++) {

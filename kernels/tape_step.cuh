@@ -22,7 +22,7 @@ struct Step : Fold {
     // sums go to `head`. One piece of code, because three leave less room in the instruction cache.
     template <class Head>
     __device__ __forceinline__ void of_residual(int layer, Stage stage, Head& head) {
-        begin(layer, stage);
+        renew();
         const Share& share = s.share;
         const bool is_qkv = stage == QKV, is_gate = stage == GATE_UP;
         const bool is_out = OUTPUT_TOO && stage == OUTPUT;
@@ -40,7 +40,7 @@ struct Step : Fold {
                 gather_embedding(gain, units);
             else  // the output projection's first slots are taken before attention's end: combine
                 gather<HIDDEN, true>(is_out ? p.attended : is_gate ? p.middle : p.next, gain,
-                                     is_out ? 0 : units);
+                                     is_out ? 0 : units, layer, stage);
             if (is_qkv) epoch = epoch.next();
             MARK(1)
             multiply<HIDDEN>(
@@ -70,7 +70,7 @@ struct Step : Fold {
             const int row = (first + unit) * 8 + (i & 1) * 4;
             if (row >= QKV_SIZE) continue;
             const float norm = norm_of(token);
-            float4 x = sum_of_warps(sums, stride, i * 4);
+            float4 x = four_sums_of_warps(sums, stride, i * 4);
             x = {x.x * norm, x.y * norm, x.z * norm, x.w * norm};
 #if QKV_BIAS
             const uint2 bias =
@@ -87,8 +87,8 @@ struct Step : Fold {
         for (int i = tid; i < n * width; i += CONSUMERS) {
             const int token = i % width, unit = first + i / width;
             const float norm = norm_of(token);
-            const float4 gate = sum_of_warps(sums, stride, i * 8);
-            const float4 up = sum_of_warps(sums, stride, i * 8 + 4);
+            const float4 gate = four_sums_of_warps(sums, stride, i * 8);
+            const float4 up = four_sums_of_warps(sums, stride, i * 8 + 4);
             put(p.activated + token * (INTERMEDIATE / 4) + unit,
                 product(gate.x * norm, up.x * norm), product(gate.y * norm, up.y * norm),
                 product(gate.z * norm, up.z * norm), product(gate.w * norm, up.w * norm), epoch);
@@ -109,7 +109,7 @@ struct Step : Fold {
             const int token = (i >> 1) % width, unit = (i >> 1) / width;
             const int own = (first + unit) * 8 + (i & 1) * 4;
             float4* x = reinterpret_cast<float4*>(residual + token * rows + own);
-            const float4 sum = sum_of_warps(sums, stride, i * 4);
+            const float4 sum = four_sums_of_warps(sums, stride, i * 4);
             *x = {x->x + sum.x, x->y + sum.y, x->z + sum.z, x->w + sum.w};
             put(to + (token * HIDDEN + share.out_unit * 8 + own) / 4, x->x, x->y, x->z, x->w,
                 epoch);
@@ -117,12 +117,12 @@ struct Step : Fold {
     }
 
     __device__ __forceinline__ void output(int layer) {
-        begin(layer, OUTPUT);
+        renew();
         const Share& share = s.share;
         MARK(0)
         if (share.out_units > 0) {
 #if !FOLD
-            gather<QUERY_SIZE, false>(p.attended, nullptr, 0);  // prepared: see combine
+            gather<QUERY_SIZE, false>(p.attended, nullptr, 0, layer, OUTPUT);  // prepared: see combine
 #endif
             MARK(1)
             multiply<QUERY_SIZE>(
@@ -135,7 +135,7 @@ struct Step : Fold {
 
     // The columns in parts: the activations of all would leave the ring too little room.
     __device__ __forceinline__ void down(int layer) {
-        begin(layer, DOWN);
+        renew();
         const Share& share = s.share;
         MARK(0)
         const int stride = DOWN_UNITS * width * 8;
@@ -143,7 +143,7 @@ struct Step : Fold {
             const int count = min(DOWN_UNITS, share.out_units - first);
             float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
             ahead.try_fill(ring, Ahead::to_take(count * PART_SLOTS, count * OTHER_SLOTS), lane);
-            down_parts(count, sums + warp * stride, first > 0);
+            down_parts(layer, count, sums + warp * stride, first > 0);
             MARK(6)
             sync_consumers();
             MARK(2)
@@ -155,10 +155,11 @@ struct Step : Fold {
 
     // `again`: what was gathered before is still being multiplied. The next words, as many as there are
     // registers for, are under way while these are multiplied.
-    __device__ __forceinline__ void down_parts(int units, float* sums, bool again) {
+    __device__ __forceinline__ void down_parts(int layer, int units, float* sums, bool again) {
         constexpr int PARTS = INTERMEDIATE / DOWN_PART, LAST = INTERMEDIATE % DOWN_PART;
         Words<DOWN_PART, INTERMEDIATE> words;
         words.ask_for(p.activated, width, tid);
+        if (!again) wait_for_others(layer, DOWN);
         int rest = units * (PART_SLOTS + OTHER_SLOTS);
 #pragma unroll 1
         for (int part = 0; part < PARTS; part++) {
@@ -166,14 +167,14 @@ struct Step : Fold {
             arrange<false>(words, p.activated + column / 4, nullptr, again || part > 0);
             sync_consumers();
             if (part == 0) {
-                wait_for_others(false);
+                end_wait();
                 MARK(1)
             }
             if (part + 1 < PARTS)
                 words.ask_for(p.activated + (part + 1) * (DOWN_PART / 4), width, tid);
             rest -= units * PART_SLOTS;
-            multiply_units<PART_SLOTS>(ring, ahead, units, rest, at(p.at_activations), width, sums,
-                                       warp, lane, bounds, part > 0);
+            multiply_units<DOWN_PART>(ring, ahead, units, rest, at(p.at_activations), width, sums,
+                                       warp, lane, life, part > 0);
         }
         last_part<LAST>(units, sums);
     }
@@ -186,9 +187,8 @@ struct Step : Fold {
             words.ask_for(from, width, tid);
             arrange<false>(words, from, nullptr, true);
             sync_consumers();
-            multiply_units<padded(LAST) / SLOT_COLUMNS>(ring, ahead, units, 0,
-                                                        at(p.at_activations), width, sums, warp,
-                                                        lane, bounds, true);
+            multiply_units<LAST>(ring, ahead, units, 0, at(p.at_activations), width, sums, warp, lane,
+                                 life, true);
         }
     }
 };

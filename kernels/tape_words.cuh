@@ -41,7 +41,7 @@ struct Words {
     }
     // Late ones are asked for again.
     __device__ __forceinline__ void receive(
-        const Quad* first, int count, int tid, Epoch epoch, Bounds& bounds) {
+        const Quad* first, int count, int tid, Epoch epoch, Life life) {
         bool missing;
         do {
             missing = false;
@@ -53,16 +53,16 @@ struct Words {
                         peek(first + t * (APART / 4) + tid + i * CONSUMERS, quad[t][i]);
                         missing = true;
                     }
-        } while (missing && !bounds.is_dead());
+        } while (missing && !life.is_dead());
     }
 };
 
-// Sums over a warp's lanes of N values of each, N a power of two: a lane gets number lane / (32 / N).
-// Halves change sides step by step, so that N sums take hardly more steps than one; each is the sum
-// that it would be alone, in the same order.
-template <int N>
+// Sums over LANES lanes that follow each other of N values of each, powers of two: a lane gets number
+// lane % LANES / (LANES / N). Halves change sides step by step, so that N sums take hardly more steps
+// than one; each is the sum that it would be alone, in the same order.
+template <int N, int LANES = 32>
 __device__ __forceinline__ float sum_of_lanes(float (&x)[N], int lane) {
-    int mask = 16;
+    int mask = LANES / 2;
 #pragma unroll
     for (int half = N / 2; half > 0; half /= 2, mask /= 2)
 #pragma unroll

@@ -42,6 +42,8 @@ _BODIES = {
     "std::chrono::steady_clock::now().time_since_epoch()).count();",
     "u64 pass_clock(": "return time_of_pass(step.pass, step.width);",
     "u32 shared_address(": "return (u32)(uintptr_t)p;",
+    "u32 kept(u32": "return address;",
+    "u32 load_shared_word(": "return *(const volatile u32*)(uintptr_t)address;",
     "void sync_consumers()": "this_block().consumers.wait(CONSUMERS);",
     "void put_pair(": "to[0] = word_of(first, epoch.full), to[1] = word_of(second, epoch.full);",
     "void peek(const u64* from": "give_way(); pair = {from[0], from[1]};",
@@ -55,8 +57,6 @@ _BODIES = {
     "u64 read_once()": "return 0;",
     "void mma(float": "matrix_product(c, a, b0, b1);",
     "u32 to_bf16_pair(": "return rounded_to_bf16(low) | rounded_to_bf16(high) << 16;",
-    "void store_shared(u32": "*(int*)(uintptr_t)address = value;",
-    "u32 kept(u32": "return address;",
     "uint4 load_shared(u32": "return *(const uint4*)(uintptr_t)address;",
     "uint4 load_shared_if(u32": "return wanted ? *(const uint4*)(uintptr_t)address : uint4{};",
     "void load_matrices(": "matrices(address, to, false);",
@@ -69,15 +69,16 @@ _BODIES = {
 # The statement that has this instruction, and what stands for it.
 _STATEMENTS = {
     "st.relaxed.sys": "*fault = told;",
-    "mbarrier.arrive.expect_tx": "",
-    "cp.async.bulk.prefetch": "",
-    "cp.async.bulk": "copy_later((void*)(uintptr_t)(base + slot * SLOT_BYTES), from, SLOT_BYTES, "
-    "(uint64_t*)(uintptr_t)full);",
+    "cp.async.bulk.prefetch": ";",
+    "cp.async.bulk": "if (current->thread % 32 == 0) { "
+    "*(int*)(uintptr_t)(barriers + UNITS + slot * 4) = unit; "
+    "copy_later((void*)(uintptr_t)(base + slot * SLOT_BYTES), from, SLOT_BYTES, "
+    "(uint64_t*)(uintptr_t)full); }",
     "cp.async.cg": "copy_later((void*)(uintptr_t)there, bytes ? keys + from : nullptr, 16, "
     "nullptr);",
     "cp.async.mbarrier": "copy_later(nullptr, nullptr, 0, (uint64_t*)&barriers->full[slot]);",
     "prefetch.global": ";",
-    "%%tid.x": "tid = threadIdx.x;",
+    '"+r"(tid)': ";",
     "setmaxnreg": "",
     "fence.mbarrier_init": "",
     "cp.async.wait_all": "",

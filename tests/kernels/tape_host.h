@@ -116,6 +116,14 @@ template <class T> T lane_of(T mine, int lane) {
 #define __shfl_xor_sync(mask, value, lanes) lane_of(value, current->thread % 32 ^ (lanes))
 #define __shfl_sync(mask, value, lane) lane_of(value, lane)
 
+inline bool __any_sync(uint32_t, bool mine) {
+    auto given = everybodys((uint64_t)mine);
+    bool any = false;
+    for (int lane = 0; lane < 32; lane++) any |= given[lane][0] != 0;
+    return any;
+}
+inline bool __all_sync(uint32_t mask, bool mine) { return !__any_sync(mask, !mine); }
+
 inline float half_of(uint32_t pair, int which) {
     return __uint_as_float(which ? pair & 0xffff0000u : pair << 16);
 }
