@@ -11,7 +11,6 @@
 #include "tape_matvec.cuh"
 
 constexpr int GROUP = HEADS / KV_HEADS;  // query heads of a key head
-constexpr int HEAD_WORDS = (GROUP + 2) * HEAD_DIM;
 constexpr int QUERY_SIZE = HEADS * HEAD_DIM;
 constexpr int QKV_SIZE = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
 constexpr int TILE = 16;                          // positions
@@ -45,6 +44,10 @@ constexpr int MOST_GROUPS = (WIDTH * GROUP + 7) / 8, SOFTMAX_REGISTERS = HEAD_DI
 constexpr int GROUPS_EACH =
     WIDTH > 1 && MOST_GROUPS > SHARERS && 2 * SOFTMAX_REGISTERS <= 72 ? 2 : 1;
 constexpr int ROWS_AT_ONCE = SHARERS * GROUPS_EACH * 8;
+
+// Groups that a pass's queries lie in as operands.
+constexpr int QUERY_GROUPS =
+    (WIDTH * GROUP + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE * (ROWS_AT_ONCE / 8);
 
 // How often a pass goes through the history.
 __device__ __forceinline__ int turns_of(int width) {
@@ -199,25 +202,3 @@ struct Softmax {
         }
     }
 };
-
-// One head vector in shared memory, by one warp: norm if the model has one, then the rotation.
-__device__ __forceinline__ void rotate(
-    float* vector, const u16* gain, const float2* turns, int lane) {
-    float scale = 1.0f;
-#if QK_NORM
-    float squares = 0.0f;
-    for (int d = lane; d < HEAD_DIM; d += 32) squares += vector[d] * vector[d];
-    for (int mask = 16; mask; mask >>= 1) squares += __shfl_xor_sync(~0u, squares, mask);
-    scale = rsqrtf(squares / HEAD_DIM + RMS_EPS);
-#endif
-    for (int d = lane; d < HEAD_DIM / 2; d += 32) {
-        float low = vector[d] * scale, high = vector[d + HEAD_DIM / 2] * scale;
-#if QK_NORM
-        low *= from_bf16(gain[d]);
-        high *= from_bf16(gain[d + HEAD_DIM / 2]);
-#endif
-        const float2 turn = turns[d];
-        vector[d] = low * turn.x - high * turn.y;
-        vector[d + HEAD_DIM / 2] = high * turn.x + low * turn.y;
-    }
-}

@@ -11,6 +11,7 @@ struct Block {
     Ring ring;
     Ahead ahead;
     Life life;
+    u32 at_activations, at_sums;  // kept: a parameter takes longer than a register
     Epoch epoch;   // of the layer
     Width width;
     int position, pass, sampled;  // sampled: tokens
@@ -57,26 +58,32 @@ struct Block {
     }
 
     // K values of each token into fragments; with GAIN normalised but for the common factor. `units`:
-    // of the stage's tape, whose first slots are taken meanwhile.
-    template <int K, bool GAIN>
+    // of the stage's tape, whose first slots are taken meanwhile. `meanwhile`: what else there is to do
+    // until the others have given theirs.
+    template <int K, bool GAIN, class Meanwhile>
     __device__ __forceinline__ void gather(
-        const Quad* from, const u16* gain, int units, int layer, Stage stage) {
+        const Quad* from, const u16* gain, int units, int layer, Stage stage,
+        Meanwhile meanwhile) {
         squares ^= 1;
         prepare<K>(units);  // first: what is asked for too early has to be asked for again
         Words<K> words;
         words.ask_for(from, width, tid);
         wait_for_others(layer, stage);
-        arrange<GAIN>(words, from, gain, false);
+        meanwhile();
+        float sum;
+        arrange<GAIN>(words, from, gain, false, sum);
         end_wait();
         sync_consumers();
+        if (GAIN && WIDTH == 1) keep_square(sum);
     }
 
     // Every token's values into fragments, of which the first tokens' have been asked for: as soon as
     // one token's have a place, the next one that has not been asked for takes their registers.
     // `again`: what was there is still being multiplied.
+    // `sum`: of a single token's squares, this thread's; several tokens' are kept at once.
     template <bool GAIN, int K, int APART>
     __device__ __forceinline__ void arrange(
-        Words<K, APART>& words, const Quad* from, const u16* gain, bool again) {
+        Words<K, APART>& words, const Quad* from, const u16* gain, bool again, float& sum) {
         constexpr int EACH = Words<K, APART>::EACH, TOKENS = Words<K, APART>::TOKENS;
         uint2 gains[EACH];
 #pragma unroll
@@ -99,7 +106,8 @@ struct Block {
                         place<GAIN>(words.quad[t][i].values(), gains[i], i, first + t, sums[t]);
                 if (TOKENS < WIDTH && first + TOKENS + t < width) words.ask_for_one(from, t, tid);
             }
-            if (GAIN) keep_squares(sums, first);
+            if (GAIN && WIDTH > 1) keep_squares(sums, first);
+            sum = sums[0];
         }
         clear_padding<K>();
     }
@@ -112,7 +120,7 @@ struct Block {
             x = {x.x * low_bf16(gains.x), x.y * high_bf16(gains.x), x.z * low_bf16(gains.y),
                  x.w * high_bf16(gains.y)};
         }
-        u8* there = at(p.at_activations) + quad_offset(tid, token, width) +
+        u8* there = at(at_activations) + quad_offset(tid, token, width) +
                     i * (CONSUMERS / 4 * 64) * fragment_rows(width);
         *reinterpret_cast<uint2*>(there) = halves_of(x.x, x.y);
         *reinterpret_cast<uint2*>(there + next_pair(tid)) = halves_of(x.z, x.w);
@@ -140,19 +148,25 @@ struct Block {
                                   low_bf16(values[i].y), high_bf16(values[i].y)};
                 place<true>(x, gains[i], i, 0, sums[0]);
             }
-        keep_squares(sums, 0);
         clear_padding<HIDDEN>();
         end_wait();
         sync_consumers();
+        keep_square(sums[0]);
+    }
+
+    // Of the only token; read after the stage's products, while which it takes no time.
+    __device__ __forceinline__ void keep_square(float sum) {
+#pragma unroll
+        for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(~0u, sum, mask);
+        if (lane == 0) s.squares[squares][warp][0] = sum;
     }
 
     // Of tokens `first` and on, this thread's squares.
     template <int N>
     __device__ __forceinline__ void keep_squares(float (&sums)[N], int first) {
         const float sum = sum_of_lanes(sums, lane);
-        const int token = N == 1 ? first : first + lane / (32 / N);
-        const bool tells = N == 1 ? lane == 0 : lane % (32 / N) == 0 && token < width;
-        if (tells) s.squares[squares][warp][token] = sum;
+        const int token = first + lane / (32 / N);
+        if (lane % (32 / N) == 0 && token < width) s.squares[squares][warp][token] = sum;
     }
 
     // The last block of columns, as far as they do not fill it.
@@ -165,7 +179,7 @@ struct Block {
             const int column = COLUMNS + tid * 2;
             if (column < FILLED)
                 *reinterpret_cast<uint2*>(
-                    at(p.at_activations) + fragment_offset(column, token, width)) = {0, 0};
+                    at(at_activations) + fragment_offset(column, token, width)) = {0, 0};
         }
     }
 
@@ -196,9 +210,9 @@ struct Block {
                 if (first == OWN) break;
                 count = 1;
             }
-            float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
+            float* sums = at<float>(at_sums) + flip * WARPS * stride;
             multiply_units<COLUMNS>(ring, ahead, count, max(0, end - first - count) * SLOTS,
-                                  at(p.at_activations), width, sums + warp * stride, warp, lane,
+                                  at(at_activations), width, sums + warp * stride, warp, lane,
                                   life);
             MARK(6)
             sync_consumers();

@@ -3,50 +3,97 @@
 #include "tape_pass.cuh"
 
 struct Item : Pass {
-    // Query heads, key and value of this item's key head: all tokens', normed and rotated.
+    static constexpr int VECTORS = GROUP + 2;         // of a token: query heads, key, value
+    static constexpr int OF_VECTOR = HEAD_DIM / 4;    // lanes that have four columns of one
+    static constexpr int SEGMENT = OF_VECTOR > 16 ? 32 : OF_VECTOR > 8 ? 16 : OF_VECTOR > 4 ? 8 : 4;
+    static constexpr int AT_ONCE = CONSUMERS / SEGMENT;
+    static constexpr int EACH_VECTORS = (VECTORS * MAX_WIDTH + AT_ONCE - 1) / AT_ONCE;
+
+    // Query heads, key and value of this item's key head, normed and rotated where they arrive: queries
+    // as operands, the new tokens' keys and values as rows of a tile.
     __device__ __forceinline__ void gather_heads(int layer) {
-        float* heads = at<float>(p.at_heads);
-        constexpr int QUADS = HEAD_WORDS / 4;
-        constexpr int EACH = WIDTH == 1 ? 1 : (QUADS * WIDTH + CONSUMERS - 1) / CONSUMERS;
-        for (int first = 0; first < QUADS * width; first += CONSUMERS * EACH) {
-            bool wanted[EACH];
-            const Quad* from[EACH];
-            Quad quad[EACH];
+        const int column = lane % SEGMENT * 4, first = tid / SEGMENT;
+        bool wanted[EACH_VECTORS];
+        const Quad* from[EACH_VECTORS];
+        Quad quad[EACH_VECTORS];
+        uint2 gains[EACH_VECTORS];
 #pragma unroll
-            for (int i = 0; i < EACH; i++) {
-                const int number = first + tid + i * CONSUMERS, token = number / QUADS;
-                const int word = number % QUADS * 4, head = word / HEAD_DIM;
-                const int row = head < GROUP    ? kv_head * GROUP + head
-                                : head == GROUP ? HEADS + kv_head
-                                                : HEADS + KV_HEADS + kv_head;
-                wanted[i] = number < QUADS * width;
-                from[i] = p.qkv + (token * QKV_SIZE + row * HEAD_DIM + word % HEAD_DIM) / 4;
-                if (WIDTH > 1) quad[i] = {0, 0};
-            }
-            take(from, wanted, quad, epoch, life);
-#pragma unroll
-            for (int i = 0; i < EACH; i++)
-                if (wanted[i])
-                    *reinterpret_cast<float4*>(heads + (first + tid + i * CONSUMERS) * 4) =
-                        quad[i].values();
+        for (int i = 0; i < EACH_VECTORS; i++) {
+            const int vector = first + i * AT_ONCE;
+            const int token = WIDTH == 1 ? 0 : vector / VECTORS, head = vector - token * VECTORS;
+            const int row = head < GROUP    ? kv_head * GROUP + head
+                            : head == GROUP ? HEADS + kv_head
+                                            : HEADS + KV_HEADS + kv_head;
+            wanted[i] = vector < VECTORS * width && column < HEAD_DIM;
+            from[i] = p.qkv + (token * QKV_SIZE + row * HEAD_DIM + column) / 4;
+            quad[i] = {0, 0};
+#if QK_NORM
+            if (wanted[i])
+                gains[i] = __ldg(reinterpret_cast<const uint2*>(
+                    (head < GROUP ? p.q_norm : p.k_norm) + layer * HEAD_DIM + column));
+#endif
         }
+        take(from, wanted, quad, epoch, life);
         end_wait();
-        sync_consumers();
-        u8* fresh = at(p.at_new);
-        for (int i = warp; i < width * (GROUP + 2); i += WARPS) {
-            const int token = i / (GROUP + 2), head = i % (GROUP + 2);
-            float* vector = heads + i * HEAD_DIM;
-            const float2* turns = at<float2>(p.at_turns) + token * (HEAD_DIM / 2);
-            if (head <= GROUP)
-                rotate(vector, (head < GROUP ? p.q_norm : p.k_norm) + layer * HEAD_DIM, turns,
-                       lane);
-            __syncwarp();
-            if (head < GROUP) continue;
-            u8* row = fresh + (head - GROUP) * KV_TILE_BYTES + token * KV_ROW_BYTES;
-            for (int d = lane * 2; d < HEAD_DIM; d += 64)
-                *reinterpret_cast<u32*>(row + d * 2) = to_bf16_pair(vector[d], vector[d + 1]);
+#pragma unroll
+        for (int i = 0; i < EACH_VECTORS; i++) {
+            const int vector = first + i * AT_ONCE;
+            const int token = WIDTH == 1 ? 0 : vector / VECTORS, head = vector - token * VECTORS;
+            const float4 plain = quad[i].values();
+            const float4 turned = rotated(normed(plain, gains[i]), wanted[i] ? token : 0, column);
+            if (!wanted[i]) continue;
+            if (head < GROUP)
+                leave_query(turned, token * GROUP + head, column);
+            else
+                leave_fresh(head == GROUP ? turned : plain, head - GROUP, token, column);
         }
         sync_consumers();
+    }
+
+    // By the lanes of one head; in a model without this norm what was given.
+    __device__ __forceinline__ float4 normed(float4 x, uint2 gains) const {
+#if QK_NORM
+        float squares = x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
+#pragma unroll
+        for (int mask = SEGMENT / 2; mask; mask >>= 1)
+            squares += __shfl_xor_sync(~0u, squares, mask);
+        const float scale = rsqrtf(squares * (1.0f / HEAD_DIM) + RMS_EPS);
+        x = {x.x * scale * low_bf16(gains.x), x.y * scale * high_bf16(gains.x),
+             x.z * scale * low_bf16(gains.y), x.w * scale * high_bf16(gains.y)};
+#endif
+        return x;
+    }
+
+    // Columns of the first half turn with those of the second, which other lanes have.
+    __device__ __forceinline__ float4 rotated(float4 x, int token, int column) const {
+        constexpr int APART = OF_VECTOR / 2;
+        const bool low = column < HEAD_DIM / 2;
+        const int other = low ? lane + APART : lane - APART;
+        const float4 y = {__shfl_sync(~0u, x.x, other), __shfl_sync(~0u, x.y, other),
+                          __shfl_sync(~0u, x.z, other), __shfl_sync(~0u, x.w, other)};
+        const int turn = low ? column : min(column, HEAD_DIM - 4) - HEAD_DIM / 2;
+        const float4* turns =
+            reinterpret_cast<const float4*>(at<float2>(p.at_turns) + token * (HEAD_DIM / 2) + turn);
+        const float4 a = turns[0], b = turns[1];  // cosine and sine of two columns each
+        const float sign = low ? -1.0f : 1.0f;
+        return {x.x * a.x + y.x * a.y * sign, x.y * a.z + y.y * a.w * sign,
+                x.z * b.x + y.z * b.y * sign, x.w * b.z + y.w * b.w * sign};
+    }
+
+    // Four columns of a query row to where they are an operand: a k-step of a group of rows is 32 lanes'
+    // 16 bytes, of which the first eight are columns 0 to 7.
+    __device__ __forceinline__ void leave_query(float4 x, int row, int column) {
+        constexpr float scale = ATTENTION_SCALE * 1.4426950408889634f;
+        const int step = (row >> 3) * STEPS + (column >> 4);
+        u8* to = at(p.at_queries) + (step * 32 + (row & 7) * 4) * 16 + (column & 4) * 8 + (column & 8);
+        *reinterpret_cast<uint2*>(to) = halves_of(x.x * scale, x.y * scale);
+        *reinterpret_cast<uint2*>(to + 16) = halves_of(x.z * scale, x.w * scale);
+    }
+
+    __device__ __forceinline__ void leave_fresh(float4 x, int is_value, int token, int column) {
+        u8* row = at(p.at_new) + is_value * KV_TILE_BYTES + token * KV_ROW_BYTES;
+        *reinterpret_cast<uint2*>(row + column * 2) = {to_bf16_pair(x.x, x.y),
+                                                       to_bf16_pair(x.z, x.w)};
     }
 
     __device__ __forceinline__ void append(int layer) {
@@ -64,6 +111,11 @@ struct Item : Pass {
         }
     }
 
+    // The first tile's copy has been waited for while the queries were on their way.
+    __device__ __forceinline__ void await_tile() {
+        barrier_wait(shared_address(&s.kv.full[warp]), kv_parity, life);
+    }
+
     // Of a pass of one token: rows first_row .. first_row + 7 of this item's queries. In general, row =
     // token * GROUP + head; for wide passes see tape_rows.cuh.
     __device__ __forceinline__ void attend(
@@ -72,26 +124,8 @@ struct Item : Pass {
         const bool last = split == splits.used - 1;
         const int row = first_row + (lane >> 2), quad = lane & 3;
         const int token = row / GROUP, rows = min(8, width * GROUP - first_row);
-        // The queries as operands, a warp for each k-step.
-        uint4* queries = at<uint4>(p.at_queries);
-#pragma unroll 1
-        for (int step = warp; step < STEPS; step += WARPS) {
-            uint2 a = {}, b = {};
-            if (row < width * GROUP) {
-                constexpr float scale = ATTENTION_SCALE * 1.4426950408889634f;
-                const float* query = at<float>(p.at_heads) +
-                                     (token * (GROUP + 2) + row % GROUP) * HEAD_DIM + quad * 2 +
-                                     step * 16;
-                const float2 low = *reinterpret_cast<const float2*>(query);
-                const float2 high = *reinterpret_cast<const float2*>(query + 8);
-                a = halves_of(low.x * scale, low.y * scale);
-                b = halves_of(high.x * scale, high.y * scale);
-            }
-            queries[step * 32 + lane] = {a.x, a.y, b.x, b.y};
-        }
-        sync_consumers();
         Softmax softmax;
-        softmax.queries = shared_address(queries) + lane * 16;
+        softmax.queries = shared_address(at(p.at_queries)) + (first_row / 8 * STEPS * 32 + lane) * 16;
         softmax.begin();
         // The history's tiles, by the warps that have a slot, and the new tokens' one by the next.
         constexpr bool SPARE = KV_SLOTS < WARPS;
@@ -101,7 +135,7 @@ struct Item : Pass {
 #pragma unroll 1
         while (tile < tiles || has_fresh) {
             const bool fresh = tile >= tiles;
-            if (!fresh) barrier_wait(shared_address(&s.kv.full[warp]), kv_parity, life);
+            if (!fresh && tile >= KV_SLOTS) await_tile();
             const int start = (split_first + tile) * TILE;
             softmax.add(fresh ? at(p.at_new) : at(p.at_kv) + warp * 2 * KV_TILE_BYTES,
                         fresh ? min(token, width - 1) + 1 : position - start, lane);
@@ -112,7 +146,7 @@ struct Item : Pass {
             tile += KV_SLOTS;
         }
         const int active = max(min(KV_SLOTS, tiles), last ? fresh_warp + 1 : 0);
-        float* outs = at<float>(p.at_sums);
+        float* outs = at<float>(at_sums);
         if (warp < active && row < first_row + rows) {
             if (quad == 0) {
                 s.tops[warp][lane >> 2] = softmax.top;
@@ -137,22 +171,22 @@ struct Item : Pass {
     __device__ __forceinline__ void publish_rows(int first_row, int rows, int active, Found found) {
         for (int i = tid; i < rows * (HEAD_DIM / 4); i += CONSUMERS) {
             const int r = i / (HEAD_DIM / 4), d = i % (HEAD_DIM / 4) * 4;
-            float tops[RESULTS], top = NOTHING, total = 0.0f;
+            Partial its[RESULTS];  // all at once: what is not there is whatever lies there
 #pragma unroll
-            for (int w = 0; w < RESULTS; w++) {
-                tops[w] = w < active ? found(w, r, d).top : NOTHING;
-                top = fmaxf(top, tops[w]);
-            }
+            for (int w = 0; w < RESULTS; w++) its[w] = found(w, r, d);
+            float top = NOTHING, total = 0.0f;
+#pragma unroll
+            for (int w = 0; w < RESULTS; w++) top = w < active ? fmaxf(top, its[w].top) : top;
             float4 sum = {};
 #pragma unroll
-            for (int w = 0; w < RESULTS; w++)
-                if (w < active) {
-                    const float weight = power_of_two(tops[w] - top);
-                    const Partial its = found(w, r, d);
-                    total += its.total * weight;
-                    sum = {sum.x + its.of.x * weight, sum.y + its.of.y * weight,
-                           sum.z + its.of.z * weight, sum.w + its.of.w * weight};
-                }
+            for (int w = 0; w < RESULTS; w++) {
+                const float weight = power_of_two(its[w].top - top);
+                const float4 of = its[w].of;
+                const bool there = w < active;
+                total = there ? total + its[w].total * weight : total;
+                sum = {there ? sum.x + of.x * weight : sum.x, there ? sum.y + of.y * weight : sum.y,
+                       there ? sum.z + of.z * weight : sum.z, there ? sum.w + of.w * weight : sum.w};
+            }
             const int of_token = (first_row + r) / GROUP;
             const int head = kv_head * GROUP + (first_row + r) % GROUP;
             const i64 part = (static_cast<i64>(of_token) * HEADS + head) * p.splits + split;

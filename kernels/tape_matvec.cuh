@@ -190,6 +190,7 @@ __device__ __forceinline__ void multiply_units(
         for (int i = 0; i < TURN; i++) {
             if (TURN != SLOTS && first + i >= mine) break;
             uint4(&now)[SLOT_ROWS] = ahead.slot[i % DEPTH];
+            const bool more = first + i + DEPTH < all, landed = ring.is_there();
             uint4 columns[2][4];
             if (WIDTH > 1 && !HELD)
 #pragma unroll
@@ -207,7 +208,10 @@ __device__ __forceinline__ void multiply_units(
                 mma(sum.of[at], WIDTH == 1 ? held : own[at], now[j].x, now[j].y);
                 mma(sum.of[at + 1], WIDTH == 1 ? held : own[at + 1], now[j].z, now[j].w);
             }
-            if (first + i + DEPTH < all) ring.take_slot(now, lane, life);
+            if (more) {
+                if (!landed) ring.await_slot(life);
+                ring.take_landed(now, lane);
+            }
             if (i % SLOTS == LAST) close();
         }
     }

@@ -37,7 +37,7 @@ struct Params {
     i64 qkv_pool, gate_pool;  // units
     i64 width, ring_slots, in_flight, quiet, ahead, pace, splits, split_tiles, trace_pass;
     // Where things lie in dynamic shared memory.
-    i64 at_activations, at_kv, at_new, at_sums, at_heads, at_queries, at_residual,
+    i64 at_activations, at_kv, at_new, at_sums, at_queries, at_residual,
         at_turns, at_scores, at_seen;
 #ifdef SPECULATE
     int* context;  // [positions + 1], every token known so far

@@ -232,7 +232,6 @@ class Memory:
     at_kv: int
     at_new: int
     at_sums: int
-    at_heads: int
     at_queries: int
     at_residual: int
     at_turns: int
@@ -248,24 +247,23 @@ class Memory:
     def of(cls, plan: Plan, width: int, limit: int, scores_in_sums: bool = False) -> Memory:
         """For passes of `width` tokens in `limit` bytes, or `UnpausedError`.
 
-        Attention's heads and queries, and what a wide pass finds with them, lie where the matrices'
-        activations do, which nobody reads meanwhile. `scores_in_sums`: so do scores where the sums
+        Attention's queries, and what a wide pass finds with them, lie where the matrices' activations
+        do, which nobody reads meanwhile. `scores_in_sums`: so do scores where the sums
         do, if they are not made before the head's last sum is taken.
         """
         c, shares = plan.config, plan.shares
         group = c.heads // c.kv_heads
         kv_tile = TILE * (c.head_dim * 2 + 16)
         chunk = 16 if width == 1 else 8
-        heads = _aligned(width * (group + 2) * c.head_dim * 4)
         at_once = rows_at_once(c, width)
-        queries = _aligned(c.head_dim // 16 * 512) * at_once // 8
+        queries = c.head_dim // 16 * 512 * ceil_div(width * group, at_once) * at_once // 8
         found = (kv_slots(c, width) + 1) * at_once * (c.head_dim + 2) * 4 if width > 1 else 0
         rows = width + width % 2 if width > 1 else 1  # as kernels/tape_matvec.cuh lays them out
         activations = rows * max(padded(c.hidden), padded(c.q_size), down_columns(c)) * 4
         sums = 2 * WARPS * max(chunk, DOWN_UNITS) * width * UNIT
         units = max(s.head_units for s in shares)
         size_of = {
-            "at_activations": max(activations, heads + queries + found),
+            "at_activations": max(activations, queries + found),
             "at_kv": kv_slots(c, width) * 2 * kv_tile,
             "at_new": 2 * kv_tile,
             "at_sums": max(sums, WARPS * min(8, group) * c.head_dim if width == 1 else 0) * 4,
@@ -288,8 +286,7 @@ class Memory:
         for name, size in size_of.items():
             places[name] = end
             end += size
-        places["at_heads"] = places["at_activations"]
-        places["at_queries"] = places["at_heads"] + heads
+        places["at_queries"] = places["at_activations"]
         if scores_in_sums:
             places["at_scores"] = places["at_sums"]
         return cls(ring_slots=slots, size=end, **places)

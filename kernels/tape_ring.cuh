@@ -95,6 +95,10 @@ struct Ring {
         if (first == 0) first = now;
 #endif
     }
+    // Asked for early, the answer costs no time; each lane has its own.
+    __device__ __forceinline__ bool is_there() const {
+        return barrier_is_past(barriers + slot * 8, parity);
+    }
     // The same for all lanes: the first one's answer, which is that of all who ask after it.
     __device__ __forceinline__ bool has_landed() const {
         return __shfl_sync(~0u, barrier_is_past(barriers + slot * 8, parity), 0);

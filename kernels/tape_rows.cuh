@@ -11,6 +11,7 @@ struct Rows : Item {
         begin(layer, ATTENTION);
         MARK(0)
         if (kv_head < KV_HEADS && split < splits.used) {
+            if (WIDTH == 1 && warp < min(KV_SLOTS, splits.count(split))) await_tile();
             gather_heads(layer);
             MARK(1)
             if (split == splits.used - 1) append(layer);
@@ -32,11 +33,9 @@ struct Rows : Item {
         const int tiles = splits.count(split), split_first = splits.first(split);
         const bool last = split == splits.used - 1;
         const int rows = min(ROWS_AT_ONCE, width * GROUP - first_row);
-        arrange_queries(first_row);
-        sync_consumers();
         const int slot = warp % KV_SLOTS, side = warp / KV_SLOTS;
         Softmax softmax[GROUPS_EACH];
-        begin_rows(softmax, side);
+        begin_rows(softmax, first_row, side);
         // The new tokens' tile goes to a slot that has none, or to the first, when it is through.
         const int results = min(KV_SLOTS, tiles);  // of the history
         const bool has_fresh = last && slot == results % KV_SLOTS;
@@ -60,7 +59,7 @@ struct Rows : Item {
             if (tile < tiles) continue;
             leave_rows(softmax, side, fresh ? results : slot, rows);
             if (fresh) break;
-            begin_rows(softmax, side);
+            begin_rows(softmax, first_row, side);
         }
         sync_consumers();
         float* outs = outs_of_rows();
@@ -73,32 +72,12 @@ struct Rows : Item {
         });
     }
 
-    // A pass's queries as operands, a k-step of a group at a time.
-    __device__ __forceinline__ void arrange_queries(int first_row) {
-        const int quad = lane & 3;
-#pragma unroll 1
-        for (int i = warp; i < ROWS_AT_ONCE / 8 * STEPS; i += WARPS) {
-            const int row = first_row + i / STEPS * 8 + (lane >> 2), token = row / GROUP;
-            uint2 a = {}, b = {};
-            if (row < width * GROUP) {
-                constexpr float scale = ATTENTION_SCALE * 1.4426950408889634f;
-                const float* query = at<float>(p.at_heads) +
-                                     (token * (GROUP + 2) + row % GROUP) * HEAD_DIM + quad * 2 +
-                                     i % STEPS * 16;
-                const float2 low = *reinterpret_cast<const float2*>(query);
-                const float2 high = *reinterpret_cast<const float2*>(query + 8);
-                a = halves_of(low.x * scale, low.y * scale);
-                b = halves_of(high.x * scale, high.y * scale);
-            }
-            at<uint4>(p.at_queries)[i * 32 + lane] = {a.x, a.y, b.x, b.y};
-        }
-    }
-
-    __device__ __forceinline__ void begin_rows(Softmax (&softmax)[GROUPS_EACH], int side) {
+    __device__ __forceinline__ void begin_rows(
+        Softmax (&softmax)[GROUPS_EACH], int first_row, int side) {
 #pragma unroll
         for (int i = 0; i < GROUPS_EACH; i++) {
             softmax[i].queries = shared_address(at(p.at_queries)) +
-                                 ((side + i * SHARERS) * STEPS * 32 + lane) * 16;
+                                 ((first_row / 8 + side + i * SHARERS) * STEPS * 32 + lane) * 16;
             softmax[i].begin();
         }
     }
@@ -110,7 +89,7 @@ struct Rows : Item {
 
     // Behind the queries: [RESULTS][ROWS_AT_ONCE][HEAD_DIM], then the largest score and the total.
     __device__ __forceinline__ float* outs_of_rows() const {
-        return at<float>(p.at_queries) + ROWS_AT_ONCE / 8 * STEPS * 128;
+        return at<float>(p.at_queries) + QUERY_GROUPS * STEPS * 128;
     }
     __device__ __forceinline__ float2* sums_of_rows() const {
         return reinterpret_cast<float2*>(outs_of_rows() + RESULTS * ROWS_AT_ONCE * HEAD_DIM);

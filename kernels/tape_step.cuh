@@ -36,16 +36,23 @@ struct Step : Fold {
                               : is_out  ? p.ones
                               : is_gate ? p.mlp_norm + layer * HIDDEN
                                         : p.norm;
-            if (WIDTH == 1 && is_qkv && layer == 0)
+            int first_unit;
+            bool pool;
+            auto meanwhile = [&] {
+                first_unit = is_qkv ? share.qkv_unit : is_gate ? share.gate_unit : 0;
+                pool = is_qkv ? p.qkv_pool > 0 : is_gate && p.gate_pool > 0;
+            };
+            if (WIDTH == 1 && is_qkv && layer == 0) {
+                meanwhile();
                 gather_embedding(gain, units);
-            else  // the output projection's first slots are taken before attention's end: combine
+            } else {  // the output projection's first slots are taken before attention's end: combine
                 gather<HIDDEN, true>(is_out ? p.attended : is_gate ? p.middle : p.next, gain,
-                                     is_out ? 0 : units, layer, stage);
+                                     is_out ? 0 : units, layer, stage, meanwhile);
+            }
             if (is_qkv) epoch = epoch.next();
             MARK(1)
             multiply<HIDDEN>(
-                is_qkv ? share.qkv_unit : is_gate ? share.gate_unit : 0, units,
-                is_qkv ? p.qkv_pool > 0 : is_gate && p.gate_pool > 0,
+                first_unit, units, pool,
                 [&](float* sums, int stride, int first, int n) {
                     if (is_qkv)
                         give_heads(layer, sums, stride, first, n);
@@ -122,7 +129,7 @@ struct Step : Fold {
         MARK(0)
         if (share.out_units > 0) {
 #if !FOLD
-            gather<QUERY_SIZE, false>(p.attended, nullptr, 0, layer, OUTPUT);  // prepared: see combine
+            gather<QUERY_SIZE, false>(p.attended, nullptr, 0, layer, OUTPUT, [] {});  // see combine
 #endif
             MARK(1)
             multiply<QUERY_SIZE>(
@@ -141,7 +148,7 @@ struct Step : Fold {
         const int stride = DOWN_UNITS * width * 8;
         for (int first = 0; first < share.out_units; first += DOWN_UNITS) {
             const int count = min(DOWN_UNITS, share.out_units - first);
-            float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
+            float* sums = at<float>(at_sums) + flip * WARPS * stride;
             ahead.try_fill(ring, Ahead::to_take(count * PART_SLOTS, count * OTHER_SLOTS), lane);
             down_parts(layer, count, sums + warp * stride, first > 0);
             MARK(6)
@@ -160,11 +167,12 @@ struct Step : Fold {
         Words<DOWN_PART, INTERMEDIATE> words;
         words.ask_for(p.activated, width, tid);
         if (!again) wait_for_others(layer, DOWN);
+        float unused;
         int rest = units * (PART_SLOTS + OTHER_SLOTS);
 #pragma unroll 1
         for (int part = 0; part < PARTS; part++) {
             const u32 column = part * DOWN_PART;
-            arrange<false>(words, p.activated + column / 4, nullptr, again || part > 0);
+            arrange<false>(words, p.activated + column / 4, nullptr, again || part > 0, unused);
             sync_consumers();
             if (part == 0) {
                 end_wait();
@@ -173,7 +181,7 @@ struct Step : Fold {
             if (part + 1 < PARTS)
                 words.ask_for(p.activated + (part + 1) * (DOWN_PART / 4), width, tid);
             rest -= units * PART_SLOTS;
-            multiply_units<DOWN_PART>(ring, ahead, units, rest, at(p.at_activations), width, sums,
+            multiply_units<DOWN_PART>(ring, ahead, units, rest, at(at_activations), width, sums,
                                        warp, lane, life, part > 0);
         }
         last_part<LAST>(units, sums);
@@ -185,9 +193,10 @@ struct Step : Fold {
             Words<LAST, INTERMEDIATE> words;
             const Quad* const from = p.activated + (INTERMEDIATE - LAST) / 4;
             words.ask_for(from, width, tid);
-            arrange<false>(words, from, nullptr, true);
+            float unused;
+            arrange<false>(words, from, nullptr, true, unused);
             sync_consumers();
-            multiply_units<LAST>(ring, ahead, units, 0, at(p.at_activations), width, sums, warp, lane,
+            multiply_units<LAST>(ring, ahead, units, 0, at(at_activations), width, sums, warp, lane,
                                  life, true);
         }
     }
