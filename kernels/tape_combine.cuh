@@ -20,16 +20,19 @@ struct Combine : Rows {
             const int head = word / HEAD_DIM, d = word % HEAD_DIM;
             const int part = (token * HEADS + head) * static_cast<int>(p.splits);
             Partial sum = {NOTHING, 0.0f, {}};
-            for (int one = tid & 15; one < used && mine; one += 16) {
+            for (int one = tid & 15; one - (tid & 15) < used; one += 16) {
                 const u64* const its_top = p.tops + (part + one) * 2;
                 const Quad* const its_part = p.parts + ((part + one) * HEAD_DIM + d) / 4;
-                Pair pair;
-                Quad quad;
+                const bool wanted = one < used && mine;
+                Pair pair = {};
+                Quad quad = {};
                 do {  // both at once: one trip instead of two
-                    peek(its_top, pair);
-                    peek(its_part, quad);
-                } while (!(pair.is(epoch) && quad.is(epoch)) && !life.is_dead());
-                const Partial its = {pair.a(), pair.b(), quad.values()};
+                    if (wanted) {
+                        peek(its_top, pair);
+                        peek(its_part, quad);
+                    }
+                } while (__any_sync(~0u, wanted && !(pair.is(epoch) && quad.is(epoch))) && !life.is_dead());
+                const Partial its = {wanted ? pair.a() : NOTHING, pair.b(), quad.values()};
                 if (one < 16)
                     sum = its;
                 else

@@ -53,7 +53,7 @@ struct Words {
                         peek(first + t * (APART / 4) + tid + i * CONSUMERS, quad[t][i]);
                         missing = true;
                     }
-        } while (missing && !life.is_dead());
+        } while (__any_sync(~0u, missing) && !life.is_dead());
     }
 };
 
