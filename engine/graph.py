@@ -7,13 +7,23 @@ kernel before it still runs. This is the conventional engine at its best.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
+from engine.base import DecodeRun
 from engine.errors import UnpausedError
 from engine.gpu import launches_dependently
+from engine.kv_cache import KVCache
+from engine.models.base import Model
+from engine.sampling import SamplingParams
+from engine.speculation import Speculation
+from engine.taking_turns import TurnTakingRun
 from engine.triton_engine import TritonEngine
+
+if TYPE_CHECKING:
+    from kernels.tuning import Tuning
 
 
 class StrictGraph:
@@ -40,10 +50,32 @@ class StrictGraph:
 
 class GraphEngine(TritonEngine):
     """One graph launch per token or pass; a graph for each width and set of sampling filters, made
-    when needed."""
+    when needed.
+
+    A pass that may verify drafts has a few launches more. So with n-grams and `turns` a second
+    engine without drafts decodes wherever they do not hold (engine/taking_turns.py).
+    """
 
     name = "graph"
     steps_ahead = 4
+
+    def __init__(
+        self,
+        model: Model,
+        threads: int | None = None,
+        tuning: Tuning | None = None,
+        speculation: Speculation | None = None,
+        turns: bool = True,
+    ) -> None:
+        super().__init__(model, threads, tuning, speculation)
+        takes_turns = turns and speculation is not None and speculation.method == "ngram"
+        self._alone = GraphEngine(model, threads, tuning) if takes_turns else None
+
+    def decode(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams) -> DecodeRun:
+        drafting = super().decode
+        if self._alone is None:
+            return drafting(cache, token_ids, params)
+        return TurnTakingRun(self._alone.decode, drafting, cache, token_ids, params)
 
     def _dependent(self) -> bool:
         return launches_dependently(self.model.device)

@@ -9,14 +9,16 @@ import torch
 
 from engine import mailbox as mb
 from engine.anatomy import StageProfile
-from engine.base import check_prompt
+from engine.base import DecodeRun, check_prompt
 from engine.errors import UnpausedError
 from engine.gpu import gpu_reason, told_plainly
 from engine.kv_cache import KVCache
 from engine.models.base import Model
+from engine.resident import ResidentRun
 from engine.resident_gpu import GpuResident, GpuResidentEngine
 from engine.sampling import SamplingParams
 from engine.speculation import LONGEST_MATCH, MAX_CONTEXT, Speculation
+from engine.taking_turns import TurnTakingRun
 from engine.triton_engine import scratch_bytes
 
 if TYPE_CHECKING:
@@ -35,8 +37,10 @@ class PersistentTapeEngine(GpuResidentEngine):
 
     With `speculation` n-grams are drafted, verified and accepted inside the kernel, by the rules of
     engine/speculation.py and without the host: a pass is as wide as pays, up to what fits. What
-    passes cost is learnt on the device, over replies. It does not draft with a model: a second
-    model's tape would have to run through the same ring, which this kernel has not been built for.
+    passes cost is learnt on the device, over replies. A single token takes longer in that kernel,
+    so with `turns` it decodes only where drafts hold (engine/taking_turns.py). It does not draft
+    with a model: a second model's tape would have to run through the same ring, which this kernel
+    has not been built for.
     """
 
     name = "persistent-tape"
@@ -50,6 +54,7 @@ class PersistentTapeEngine(GpuResidentEngine):
         measure: bool = False,
         width: int = 1,
         speculation: Speculation | None = None,
+        turns: bool = True,
     ) -> None:
         from kernels.tape import TapeKernel, widest_pass
 
@@ -69,12 +74,12 @@ class PersistentTapeEngine(GpuResidentEngine):
                     f"{self.name} has no room to verify several tokens of {model.name} at once on "
                     "this GPU: use --speculate off"
                 )
-            self.kernel = TapeKernel(
-                model, verified, choices, measure, speculate=speculation is not None
-            )
+            self.kernel = TapeKernel(model, 1, choices, measure)
             width = min(width, widest_pass(model.config, model.device))
             wide = TapeKernel(model, width, choices, tape=self.kernel.tape) if width > 1 else None
             self.resident = TapeResident(model, self.kernel, wide)
+            self.drafting = self._drafting_resident(verified, choices) if speculation else None
+            self._turns = turns
             self._warm_up()
 
     @staticmethod
@@ -91,6 +96,19 @@ class PersistentTapeEngine(GpuResidentEngine):
             return f"{name} (sm_{capability[0]}{capability[1]}) is older than sm_90"
         return nvrtc_reason()
 
+    def decode(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams) -> DecodeRun:
+        if self.drafting is None:
+            return super().decode(cache, token_ids, params)
+        if not self._turns:
+            return self._decode_drafting(cache, token_ids, params)
+        alone = super().decode
+        return TurnTakingRun(alone, self._decode_drafting, cache, token_ids, params)
+
+    def close(self) -> None:
+        super().close()
+        if self.drafting is not None:
+            self.drafting.stop()
+
     def measure_stages(
         self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams
     ) -> StageProfile:
@@ -99,13 +117,30 @@ class PersistentTapeEngine(GpuResidentEngine):
         check_prompt(self.model, cache, token_ids)
         return measure(self, cache, token_ids, params)
 
+    def _drafting_resident(self, width: int, choices: Choices | None) -> TapeResident:
+        from kernels.tape import TapeKernel
+
+        kernel = TapeKernel(self.model, width, choices, tape=self.kernel.tape, speculate=True)
+        return TapeResident(self.model, kernel)
+
+    def _decode_drafting(
+        self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams
+    ) -> ResidentRun:
+        assert self.drafting is not None
+        self._check(cache, token_ids, params)
+        self._ownership.check_free()
+        return ResidentRun(self.drafting, self._ownership, cache, token_ids, params)
+
     def _warm_up(self) -> None:
         """Load everything a reply touches: a module loaded later would wait for the kernel."""
         penalised = SamplingParams(max_tokens=2, temperature=1.0, top_k=2, repetition_penalty=2)
+        decodes = [super().decode, *([self._decode_drafting] if self.drafting else [])]
         for length in (2, _IN_KERNEL + 1):
             prompt = [0] * min(length, self.model.config.max_positions - 2)
-            list(self.decode(self.model.new_cache(len(prompt) + 2), prompt, penalised))
-        self.kernel.costs.zero_()  # a first pass is slower than the others
+            for decode in decodes:
+                list(decode(self.model.new_cache(len(prompt) + 2), prompt, penalised))
+        if self.drafting is not None:
+            self.drafting.kernel.costs.zero_()  # a first pass is slower than the others
 
 
 class TapeResident(GpuResident):
@@ -115,7 +150,7 @@ class TapeResident(GpuResident):
 
     def __init__(self, model: Model, kernel: TapeKernel, wide: TapeKernel | None = None) -> None:
         super().__init__(model, kernel.launch, kernel.seen)
-        self._kernel, self._wide = kernel, wide
+        self.kernel, self._wide = kernel, wide
         self.words[mb.WIDTH] = kernel.width if kernel.speculate else 1
         self._early = torch.zeros(mb.WORDS, dtype=torch.int64, pin_memory=self.on_gpu)
         self._early_run = torch.zeros(mb.WORDS, dtype=torch.int64, device=model.device)
@@ -124,7 +159,7 @@ class TapeResident(GpuResident):
         """Launch on the last token, behind whatever takes the others."""
         assert params is not None, "a prefill needs no kernel"
         self.wait_idle()
-        for word, kernel in ((self.words, self._kernel), (self._early.numpy(), self._wide)):
+        for word, kernel in ((self.words, self.kernel), (self._early.numpy(), self._wide)):
             if word[mb.FAULT] and kernel is not None:
                 kernel.clear()
         before, early = cache.length, list(token_ids[:-1])
@@ -133,9 +168,9 @@ class TapeResident(GpuResident):
             self._feed(self._wide, cache, early)
         elif early:
             self._prompts.prefill(cache, early)
-        self._kernel.prompt[:1].copy_(torch.tensor([int(token_ids[-1])]))
+        self.kernel.prompt[:1].copy_(torch.tensor([int(token_ids[-1])]))
         self.words[mb.PROMPT_TOKENS] = 1
-        if self._kernel.speculate:
+        if self.kernel.speculate:
             self._set_context(cache, int(token_ids[-1]))
         self._set_run(cache, int(token_ids[-1]), params)
         cache.truncate(before)  # whoever reads the run keeps the list
@@ -148,7 +183,7 @@ class TapeResident(GpuResident):
             self.words[word] = 0
         first = max(0, cache.length - MAX_CONTEXT - LONGEST_MATCH)
         known = torch.tensor([*cache.token_ids[first:], token], dtype=torch.int32)
-        self._kernel.context[first : first + len(known)].copy_(known)
+        self.kernel.context[first : first + len(known)].copy_(known)
 
     def raise_fault(self) -> None:
         """Also of the launch before."""

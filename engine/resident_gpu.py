@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from engine import mailbox as mb
-from engine.base import check_prompt
+from engine.base import DecodeRun, check_prompt
 from engine.eager import EagerEngine
 from engine.errors import UnpausedError
 from engine.gpu import check_gpu_cache, device_clock_ns, mark_seen, raise_device_error
@@ -220,9 +220,7 @@ class GpuResidentEngine:
             self._ownership.check_free()
             self.resident.prefill(cache, token_ids)
 
-    def decode(
-        self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams
-    ) -> ResidentRun:
+    def decode(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams) -> DecodeRun:
         self._check(cache, token_ids, params)
         self._ownership.check_free()
         return ResidentRun(self.resident, self._ownership, cache, token_ids, params)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from engine.base import check_prompt
+from engine.base import DecodeRun, check_prompt
 from engine.device_drafts import DraftedDeviceRun, DraftModel, Passes
 from engine.device_run import DeviceRun
 from engine.gpu import check_gpu_cache, device_clock_ns, gpu_reason, told_plainly
@@ -68,7 +68,7 @@ class TritonEngine:
         if token_ids:
             self._prompts.prefill(cache, token_ids)
 
-    def decode(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams) -> DeviceRun:
+    def decode(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams) -> DecodeRun:
         check_prompt(self.model, cache, token_ids)
         check_gpu_cache(self.name, self.model, cache)
         if self._passes is not None:

@@ -247,8 +247,8 @@ class Memory:
     def of(cls, plan: Plan, width: int, limit: int, scores_in_sums: bool = False) -> Memory:
         """For passes of `width` tokens in `limit` bytes, or `UnpausedError`.
 
-        Attention's queries, and what a wide pass finds with them, lie where the matrices' activations
-        do, which nobody reads meanwhile. `scores_in_sums`: so do scores where the sums
+        Attention's queries, and what a wide pass finds with them, lie where the matrices'
+        activations do, which nobody reads meanwhile. `scores_in_sums`: so do scores where the sums
         do, if they are not made before the head's last sum is taken.
         """
         c, shares = plan.config, plan.shares

@@ -122,7 +122,7 @@ def test_goes_on_where_another_engine_stopped(engine: PersistentTritonEngine) ->
 def test_stops_in_the_middle_of_a_reply(engine: PersistentTritonEngine) -> None:
     cache = engine.model.new_cache()
     run = engine.decode(cache, PROMPT, SamplingParams(max_tokens=120))
-    got = [next(run).id, next(run).id]
+    got = [next(iter(run)).id, next(iter(run)).id]
     run.stop()
     assert run.finish_reason == "stopped" and list(run) == []
     published = int(engine.resident.words[mb.PUBLISHED])
@@ -133,7 +133,7 @@ def test_stops_in_the_middle_of_a_reply(engine: PersistentTritonEngine) -> None:
 
 def test_a_reply_that_nobody_holds_is_stopped(engine: PersistentTritonEngine) -> None:
     run = engine.decode(engine.model.new_cache(), PROMPT, SamplingParams(max_tokens=120))
-    next(run)
+    next(iter(run))
     with pytest.raises(UnpausedError, match="decoding another reply: stop that one first"):
         engine.decode(engine.model.new_cache(), PROMPT, SamplingParams())
     del run
@@ -150,7 +150,7 @@ def test_stopping_from_another_thread(engine: PersistentTritonEngine) -> None:
         run.stop()
 
     stopper = threading.Thread(target=stop)
-    next(run)
+    next(iter(run))
     stopper.start()
     assert len(list(run)) < 119
     stopper.join(60)

@@ -221,7 +221,7 @@ def test_a_wait_that_takes_too_long_names_its_place_and_the_engine_goes_on() -> 
 @pytest.fixture(scope="module")
 def drafting(engine: PersistentTapeEngine) -> Iterator[PersistentTapeEngine]:
     """The same model with drafts."""
-    made = PersistentTapeEngine(engine.model, speculation=Speculation("ngram"))
+    made = PersistentTapeEngine(engine.model, speculation=Speculation("ngram"), turns=False)
     yield made
     made.close()
 
@@ -303,6 +303,27 @@ def test_drafted_replies_are_identical_from_run_to_run(drafting: PersistentTapeE
     loop = ids_of(drafting, 10) * 4
     replies = [[t.id for t in drafting.decode(new_cache(drafting), loop, params)] for _ in range(5)]
     assert all(reply == replies[0] for reply in replies)
+
+
+def test_kernels_that_take_turns_say_the_same_every_time(engine: PersistentTapeEngine) -> None:
+    """Both are needed: what is planted can be foretold, and then nothing can."""
+    made = PersistentTapeEngine(engine.model, speculation=Speculation("ngram"))
+    params, last = SamplingParams(max_tokens=100, temperature=0.8, seed=5), ids_of(engine, HISTORY)
+    text = [t.id for t in engine.decode(filled(engine, last[:-1]), last[-1:], params)]
+    replies = []
+    for _ in range(3):
+        run = made.decode(planted(made, text[:REPLY], 0), last[-1:], params)
+        replies.append([t.id for t in run])
+        assert run.finish_reason == "length" and run.drafts is not None
+        assert run.launches >= 2 and run.drafts.accepted > 0
+    assert replies[0] == replies[1] == replies[2]
+    same = [a == b for a, b in zip(text, replies[0], strict=True)]
+    assert all(same[:7])  # the same kernel's, up to there
+    run = made.decode(planted(made, text[:REPLY], 0), last[-1:], params)
+    taken = [next(iter(run)).id for _ in range(20)]
+    run.stop()
+    assert taken == replies[0][:20] and len(list(run)) == 0
+    made.close()
 
 
 def test_the_probe_reads_all_that_it_is_given() -> None:
