@@ -15,8 +15,7 @@ __device__ __forceinline__ void decode(const Params& p, Shared& s, u8* dynamic) 
     const int tid = threadIdx.x;
     const Sampling& sampling = s.sampling;
     Passes passes(p);
-    Step step{{{{{p, s, dynamic, tid, tid / 32, tid % 32, {}, {}, Life::of(s.bounds),
-                     kept(static_cast<u32>(p.at_activations)), kept(static_cast<u32>(p.at_sums))}}}}};
+    Step step{{{{{p, s, dynamic, tid, tid / 32, tid % 32, {}, {}, Life::of(s.bounds)}}}}};
     step.ring.begin(dynamic, s.ring, static_cast<int>(p.ring_slots));
     step.flip = step.squares = step.pass = 0;
     step.kv_parity = 0;

@@ -11,7 +11,6 @@ struct Block {
     Ring ring;
     Ahead ahead;
     Life life;
-    u32 at_activations, at_sums;  // kept: a parameter takes longer than a register
     Epoch epoch;   // of the layer
     Width width;
     int position, pass, sampled;  // sampled: tokens
@@ -52,8 +51,14 @@ struct Block {
         if (tid == 0) *const_cast<volatile int*>(&s.waiting) = 0;
     }
     // Unknown to the compiler at every stage: what follows from them is not worth a register until then.
+    // Wide passes have no register for themselves either.
     __device__ __forceinline__ void renew() {
-        asm volatile("" : "+r"(tid), "+r"(warp));
+        if constexpr (WIDTH == 1) {
+            asm volatile("" : "+r"(tid), "+r"(warp));
+        } else {
+            asm volatile("mov.u32 %0, %%tid.x;" : "=r"(tid));
+            warp = __shfl_sync(~0u, tid / 32, 0);  // known to be the same for all lanes
+        }
         lane = tid % 32;
     }
 
@@ -120,7 +125,7 @@ struct Block {
             x = {x.x * low_bf16(gains.x), x.y * high_bf16(gains.x), x.z * low_bf16(gains.y),
                  x.w * high_bf16(gains.y)};
         }
-        u8* there = at(at_activations) + quad_offset(tid, token, width) +
+        u8* there = at(p.at_activations) + quad_offset(tid, token, width) +
                     i * (CONSUMERS / 4 * 64) * fragment_rows(width);
         *reinterpret_cast<uint2*>(there) = halves_of(x.x, x.y);
         *reinterpret_cast<uint2*>(there + next_pair(tid)) = halves_of(x.z, x.w);
@@ -179,7 +184,7 @@ struct Block {
             const int column = COLUMNS + tid * 2;
             if (column < FILLED)
                 *reinterpret_cast<uint2*>(
-                    at(at_activations) + fragment_offset(column, token, width)) = {0, 0};
+                    at(p.at_activations) + fragment_offset(column, token, width)) = {0, 0};
         }
     }
 
@@ -210,9 +215,9 @@ struct Block {
                 if (first == OWN) break;
                 count = 1;
             }
-            float* sums = at<float>(at_sums) + flip * WARPS * stride;
+            float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
             multiply_units<COLUMNS>(ring, ahead, count, max(0, end - first - count) * SLOTS,
-                                  at(at_activations), width, sums + warp * stride, warp, lane,
+                                  at(p.at_activations), width, sums + warp * stride, warp, lane,
                                   life);
             MARK(6)
             sync_consumers();

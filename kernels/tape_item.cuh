@@ -146,7 +146,7 @@ struct Item : Pass {
             tile += KV_SLOTS;
         }
         const int active = max(min(KV_SLOTS, tiles), last ? fresh_warp + 1 : 0);
-        float* outs = at<float>(at_sums);
+        float* outs = at<float>(p.at_sums);
         if (warp < active && row < first_row + rows) {
             if (quad == 0) {
                 s.tops[warp][lane >> 2] = softmax.top;

@@ -238,14 +238,15 @@ __device__ __forceinline__ float sum_of_warps(const float* sums, int stride, int
 
 // The same of four rows that follow each other.
 __device__ __forceinline__ float4 four_sums_of_warps(const float* sums, int stride, int index) {
-    float part[4][WARPS];
+    float4 part[WARPS];
 #pragma unroll
-    for (int warp = 0; warp < WARPS; warp++) {
-        const float4 its = *reinterpret_cast<const float4*>(sums + warp * stride + index);
-        part[0][warp] = its.x;
-        part[1][warp] = its.y;
-        part[2][warp] = its.z;
-        part[3][warp] = its.w;
-    }
-    return {sum_of_tree(part[0]), sum_of_tree(part[1]), sum_of_tree(part[2]), sum_of_tree(part[3])};
+    for (int warp = 0; warp < WARPS; warp++)
+        part[warp] = *reinterpret_cast<const float4*>(sums + warp * stride + index);
+#pragma unroll
+    for (int half = WARPS / 2; half > 0; half /= 2)
+#pragma unroll
+        for (int i = 0; i < half; i++)
+            part[i] = {part[i].x + part[i + half].x, part[i].y + part[i + half].y,
+                       part[i].z + part[i + half].z, part[i].w + part[i + half].w};
+    return part[0];
 }

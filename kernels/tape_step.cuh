@@ -148,7 +148,7 @@ struct Step : Fold {
         const int stride = DOWN_UNITS * width * 8;
         for (int first = 0; first < share.out_units; first += DOWN_UNITS) {
             const int count = min(DOWN_UNITS, share.out_units - first);
-            float* sums = at<float>(at_sums) + flip * WARPS * stride;
+            float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
             ahead.try_fill(ring, Ahead::to_take(count * PART_SLOTS, count * OTHER_SLOTS), lane);
             down_parts(layer, count, sums + warp * stride, first > 0);
             MARK(6)
@@ -181,7 +181,7 @@ struct Step : Fold {
             if (part + 1 < PARTS)
                 words.ask_for(p.activated + (part + 1) * (DOWN_PART / 4), width, tid);
             rest -= units * PART_SLOTS;
-            multiply_units<DOWN_PART>(ring, ahead, units, rest, at(at_activations), width, sums,
+            multiply_units<DOWN_PART>(ring, ahead, units, rest, at(p.at_activations), width, sums,
                                        warp, lane, life, part > 0);
         }
         last_part<LAST>(units, sums);
@@ -196,7 +196,7 @@ struct Step : Fold {
             float unused;
             arrange<false>(words, from, nullptr, true, unused);
             sync_consumers();
-            multiply_units<LAST>(ring, ahead, units, 0, at(at_activations), width, sums, warp, lane,
+            multiply_units<LAST>(ring, ahead, units, 0, at(p.at_activations), width, sums, warp, lane,
                                  life, true);
         }
     }

@@ -79,6 +79,7 @@ _STATEMENTS = {
     "cp.async.mbarrier": "copy_later(nullptr, nullptr, 0, (uint64_t*)&barriers->full[slot]);",
     "prefetch.global": ";",
     '"+r"(tid)': ";",
+    "%%tid.x": "tid = threadIdx.x;",
     "setmaxnreg": "",
     "fence.mbarrier_init": "",
     "cp.async.wait_all": "",
