@@ -90,9 +90,9 @@ def error(got: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def exchanged(engine: PersistentTapeEngine, name: str) -> torch.Tensor:
-    """The values in an exchange of 128-bit words: four of 28 bits each, and the epoch."""
+    """The values in an exchange of 128-bit words: four of 28 bits, each above four of the epoch."""
     halves = engine.kernel.buffer(name).view(-1, 2)
-    parts = [(half >> shift & 0xFFFFFFF) << 4 for half in halves.T for shift in (0, 28)]
+    parts = [half >> shift & 0xFFFFFFF0 for half in halves.T for shift in (0, 32)]
     bits = torch.stack(parts, dim=1).flatten()
     return torch.where(bits >= 2**31, bits - 2**32, bits).to(torch.int32).view(torch.float32)
 
