@@ -26,6 +26,7 @@ from engine.speculation import LONGEST_MATCH, MAX_CONTEXT, RATE
 Decode = Callable[[KVCache, Sequence[int], SamplingParams], DecodeRun]
 
 BEGIN, END = 0.6, 0.25  # of tokens that a look-up foretells: drafting begins above, and ends below
+WORTH_A_TURN = 16  # tokens that a reply must still have room for: a change costs some
 _TRIED = 32  # places of a repeated pair of tokens that are looked at, the latest
 
 
@@ -136,6 +137,8 @@ class TurnTakingRun:
             self._text = Foretold([*self._cache.token_ids, token.id])
             return
         self._text.saw(token.id)
+        if min(self._params.max_tokens - self._count, self._cache.free) < WORTH_A_TURN:
+            return
         drafting = self.turns % 2 == 0
         if self._text.share < END if drafting else self._text.share > BEGIN:
             self._change(token)

@@ -14,7 +14,7 @@ from engine.kv_cache import KVCache
 from engine.models.base import Model
 from engine.sampling import SamplingParams
 from engine.speculation import Speculation, look_up
-from engine.taking_turns import BEGIN, END, Foretold, TurnTakingRun
+from engine.taking_turns import BEGIN, END, WORTH_A_TURN, Foretold, TurnTakingRun
 from tests.engine.tiny import random_ids
 
 LOOP = [5, 9, 2, 7, 3, 8] * 4
@@ -94,7 +94,7 @@ def test_turns_change_where_the_text_says_so(
     whole = [t.id for t in engines[0].decode(model.new_cache(), prompt, params)]
     cache = planted(engines[0], prompt, whole[:50])
     seen, turn, turns = Foretold([*cache.token_ids, prompt[-1], whole[0]]), 1, 1
-    for token in whole[1:-1]:
+    for token in whole[1 : 1 - WORTH_A_TURN]:
         seen.saw(token)
         if seen.share > BEGIN if turn else seen.share < END:
             turn, turns = 1 - turn, turns + 1
