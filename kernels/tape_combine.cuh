@@ -26,12 +26,13 @@ struct Combine : Rows {
                 const bool wanted = one < used && mine;
                 Pair pair = {};
                 Quad quad = {};
-                do {  // both at once: one trip instead of two
+                do {  // both at once: one trip instead of two; the lanes together: see Words
                     if (wanted) {
                         peek(its_top, pair);
                         peek(its_part, quad);
                     }
-                } while (__any_sync(~0u, wanted && !(pair.is(epoch) && quad.is(epoch))) && !life.is_dead());
+                } while (__any_sync(~0u, wanted && !(pair.is(epoch) && quad.is(epoch))) &&
+                         !life.is_dead());
                 const Partial its = {wanted ? pair.a() : NOTHING, pair.b(), quad.values()};
                 if (one < 16)
                     sum = its;

@@ -1,4 +1,4 @@
-// The producer's side of the ring: one warp, whose lanes do the same, and one of which copies. (Of a
+// The producer's side of the ring: a warp whose lanes do the same, and one of which copies. (Of a
 // single thread the compiler does not know that it is alone, and elects a lane in a loop.)
 //
 // It waits for a free slot and for all but the last few copies to have landed, and for nothing else:
@@ -149,7 +149,8 @@ struct Feeder {
             "@p mbarrier.arrive.expect_tx.shared::cta.b64 _, [%3], %2;\n"
             "@p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
             "[%0], [%1], %2, [%3], %4; }" ::"r"(base + slot * SLOT_BYTES),
-            "l"(from), "r"(SLOT_BYTES), "r"(full), "l"(policy), "r"(barriers + UNITS + slot * 4), "r"(unit)
+            "l"(from), "r"(SLOT_BYTES), "r"(full), "l"(policy), "r"(barriers + UNITS + slot * 4),
+            "r"(unit)
             : "memory");
         if (++slot == slots) {
             slot = 0;
@@ -192,10 +193,13 @@ struct Feeder {
     __device__ __forceinline__ void look_ahead() {
         if (asked >= ahead || !__all_sync(~0u, cycles() - asked_at >= pace)) return;
         const int next = at + asked < count ? at + asked : at + asked - count;
-        asm volatile("{ .reg .pred p;\n elect.sync _|p, -1;\n @p cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2; }" ::"l"(
-                         tape + static_cast<i64>(next) * SLOT_BYTES),
-                     "r"(SLOT_BYTES), "l"(policy)
-                     : "memory");
+        asm volatile(
+            "{ .reg .pred p;\n"
+            "elect.sync _|p, -1;\n"
+            "@p cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2; }" ::"l"(
+                tape + static_cast<i64>(next) * SLOT_BYTES),
+            "r"(SLOT_BYTES), "l"(policy)
+            : "memory");
         asked++;
         asked_at = cycles();
     }

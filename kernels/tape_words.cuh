@@ -39,7 +39,8 @@ struct Words {
             if (t < count) ask_for_one(first, t, tid);
         }
     }
-    // Late ones are asked for again.
+    // Late ones are asked for again, until all lanes of the warp have theirs: lanes that went on alone
+    // would do what follows one after another.
     __device__ __forceinline__ void receive(
         const Quad* first, int count, int tid, Epoch epoch, Life life) {
         bool missing;
