@@ -95,11 +95,11 @@ class TurnTakingRun:
         self.turns = 1
         self._decode = (alone, drafting)
         self._cache, self._params = cache, params
-        self._prompt = list(token_ids)
         self._text: Foretold | None = None
         self._count = 0  # tokens
         self._before = DraftCounts()  # of earlier turns
         self._launches_before, self._of_turn = 0, 0
+        self._changes_at: Token | None = None  # the last token of a turn that is to end
         self._stopped = threading.Event()
         self._begin(alone(cache, token_ids, params))
         self.start_ns = self._run.start_ns
@@ -114,8 +114,10 @@ class TurnTakingRun:
 
     def __next__(self) -> Token:
         try:
+            if self._changes_at is not None and not self._stopped.is_set():
+                self._change(self._changes_at)
             token = next(self._tokens)
-        except StopIteration:
+        except BaseException:
             self.finish_reason = self._run.finish_reason
             raise
         if self._count == 0:
@@ -124,24 +126,22 @@ class TurnTakingRun:
         self.launches = self._launches_before + self._run.launches
         self.drafts = self._drafts_so_far()
         self.finish_reason = self._run.finish_reason
-        if self.finish_reason is None and not self._stopped.is_set():
-            self._watch(token)
+        self._changes_at = token if self.finish_reason is None and self._watch(token) else None
         return token
 
     def _begin(self, run: DecodeRun) -> None:
         self._run, self._tokens, self._of_turn = run, iter(run), 0
 
-    def _watch(self, token: Token) -> None:
-        """Let the other one go on if the text has become, or is no longer, foreseeable."""
+    def _watch(self, token: Token) -> bool:
+        """Whether the other one is to go on: the text has become foreseeable, or is no longer."""
         if self._text is None:
             self._text = Foretold([*self._cache.token_ids, token.id])
-            return
+            return False
         self._text.saw(token.id)
         if min(self._params.max_tokens - self._count, self._cache.free) < WORTH_A_TURN:
-            return
+            return False
         drafting = self.turns % 2 == 0
-        if self._text.share < END if drafting else self._text.share > BEGIN:
-            self._change(token)
+        return self._text.share < END if drafting else self._text.share > BEGIN
 
     def _change(self, token: Token) -> None:
         """End this turn at `token`; what has been decoded beyond it is as if it had not been."""
