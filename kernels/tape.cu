@@ -3,8 +3,8 @@
 // One block a multiprocessor, eight warps that compute and four that help: one feeds the ring from
 // this block's tape, one copies keys and values ahead, one (of block 0) speaks with the host, one
 // sees to it that waits end. Read `decode` for a token's way through the stages. Shapes are macros:
-// the host compiles this for a model (kernels/tape_build.py). Includes: exchange < words, ring < ahead
-// < matvec < attention, sampling < params < block < pass < item < rows < combine < fold < step <
+// the host compiles this for a model (kernels/tape_build.py). Includes: exchange < words, sums, ring <
+// ahead < matvec < attention, sampling < params < block < pass < item < rows < combine < fold < step <
 // filter < head < columns < reply < feed < help. With SPECULATE a pass verifies drafts
 // (tape_draft.cuh, tape_pace.cuh). What a layer runs has to fit the multiprocessor's instruction
 // cache (about 128 KB with the draw): at 230 KB a token took 900 us instead of 670.

@@ -44,6 +44,10 @@ class Choices:
     pace: int = 1000
     split_tiles: int = 4
 
+    def __post_init__(self) -> None:
+        if min(self.in_flight, self.quiet, self.split_tiles) < 1 or min(self.ahead, self.pace) < 0:
+            raise UnpausedError(f"the tape cannot run with {self}: nothing would ever be copied")
+
     @classmethod
     def of(cls, plan: Plan, width: int = 1) -> Choices:
         """Measured on an H200: benchmarks/TUNING.md."""

@@ -6,6 +6,7 @@
 // cost of one, and both halves of a result lie in one thread. Eight weight rows are a unit.
 #pragma once
 #include "tape_ahead.cuh"
+#include "tape_sums.cuh"
 
 __device__ __forceinline__ void mma(float (&c)[4], const uint4& a, u32 b0, u32 b1) {
     asm volatile(
@@ -216,37 +217,4 @@ __device__ __forceinline__ void multiply_units(
         }
     }
     ahead.held = min(DEPTH, all - mine);
-}
-
-// Sum of N values, a power of two, by halves.
-template <int N>
-__device__ __forceinline__ float sum_of_tree(float (&x)[N]) {
-#pragma unroll
-    for (int half = N / 2; half > 0; half /= 2)
-#pragma unroll
-        for (int i = 0; i < half; i++) x[i] += x[i + half];
-    return x[0];
-}
-
-// One row of the partial sums of all warps.
-__device__ __forceinline__ float sum_of_warps(const float* sums, int stride, int index) {
-    float part[WARPS];
-#pragma unroll
-    for (int warp = 0; warp < WARPS; warp++) part[warp] = sums[warp * stride + index];
-    return sum_of_tree(part);
-}
-
-// The same of four rows that follow each other.
-__device__ __forceinline__ float4 four_sums_of_warps(const float* sums, int stride, int index) {
-    float4 part[WARPS];
-#pragma unroll
-    for (int warp = 0; warp < WARPS; warp++)
-        part[warp] = *reinterpret_cast<const float4*>(sums + warp * stride + index);
-#pragma unroll
-    for (int half = WARPS / 2; half > 0; half /= 2)
-#pragma unroll
-        for (int i = 0; i < half; i++)
-            part[i] = {part[i].x + part[i + half].x, part[i].y + part[i + half].y,
-                       part[i].z + part[i + half].z, part[i].w + part[i + half].w};
-    return part[0];
 }

@@ -57,22 +57,3 @@ struct Words {
         } while (__any_sync(~0u, missing) && !life.is_dead());
     }
 };
-
-// Sums over LANES lanes that follow each other of N values of each, powers of two: a lane gets number
-// lane % LANES / (LANES / N). Halves change sides step by step, so that N sums take hardly more steps
-// than one; each is the sum that it would be alone, in the same order.
-template <int N, int LANES = 32>
-__device__ __forceinline__ float sum_of_lanes(float (&x)[N], int lane) {
-    int mask = LANES / 2;
-#pragma unroll
-    for (int half = N / 2; half > 0; half /= 2, mask /= 2)
-#pragma unroll
-        for (int i = 0; i < half; i++) {
-            const bool far = lane & mask;
-            const float mine = far ? x[i + half] : x[i], its = far ? x[i] : x[i + half];
-            x[i] = mine + __shfl_xor_sync(~0u, its, mask);
-        }
-#pragma unroll
-    for (; mask > 0; mask /= 2) x[0] += __shfl_xor_sync(~0u, x[0], mask);
-    return x[0];
-}

@@ -28,7 +28,8 @@ from kernels.tape_plan import MAX_WIDTH, Memory, Plan
 _HERE = Path(__file__).resolve().parent
 _KERNELS = _HERE.parent.parent / "kernels"
 _SOURCES = (
-    "tape_exchange.cuh", "tape_words.cuh", "tape_ring.cuh", "tape_ahead.cuh", "tape_matvec.cuh",
+    "tape_exchange.cuh", "tape_sums.cuh", "tape_words.cuh", "tape_ring.cuh", "tape_ahead.cuh",
+    "tape_matvec.cuh",
     "tape_attention.cuh", "tape_sampling.cuh", "tape_pace.cuh", "tape_params.cuh",
     "tape_block.cuh", "tape_pass.cuh", "tape_item.cuh", "tape_rows.cuh", "tape_combine.cuh",
     "tape_fold.cuh", "tape_step.cuh", "tape_filter.cuh", "tape_head.cuh", "tape_columns.cuh",

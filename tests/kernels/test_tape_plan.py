@@ -12,6 +12,7 @@ from benchmarks.shapes import SHAPES
 from engine.errors import UnpausedError
 from engine.models.base import Model, ModelConfig
 from engine.weights import as_weights, empty_weights
+from kernels.tape import Choices
 from kernels.tape_pack import pack
 from kernels.tape_plan import (
     DOWN_UNITS,
@@ -238,3 +239,9 @@ def test_too_little_shared_memory_is_told_with_the_numbers() -> None:
     plan = Plan.of(SHAPES["llama-3.1-8b"], H200_BLOCKS)
     with pytest.raises(UnpausedError, match="bytes of shared memory for passes of 8 tokens"):
         Memory.of(plan, 8, H200_SHARED_BYTES)
+
+
+@pytest.mark.parametrize("name", ["in_flight", "quiet", "split_tiles"])
+def test_a_choice_that_copies_nothing_is_refused(name: str) -> None:
+    with pytest.raises(UnpausedError, match="nothing would ever be copied"):
+        Choices(**{name: 0})
