@@ -31,8 +31,8 @@ struct Combine : Rows {
                         peek(its_top, pair);
                         peek(its_part, quad);
                     }
-                } while (__any_sync(~0u, wanted && !(pair.is(epoch) && quad.is(epoch))) &&
-                         !life.is_dead());
+                } while (__any_sync(~0u, wanted && !(pair.is(epoch) && quad.is(epoch)) &&
+                                             !life.is_dead()));
                 const Partial its = {wanted ? pair.a() : NOTHING, pair.b(), quad.values()};
                 if (one < 16)
                     sum = its;

@@ -39,8 +39,8 @@ struct Words {
             if (t < count) ask_for_one(first, t, tid);
         }
     }
-    // Late ones are asked for again, until all lanes of the warp have theirs: lanes that went on alone
-    // would do what follows one after another.
+    // Late ones are asked for again until no lane of the warp misses any while the block lives: lanes
+    // that went on alone would do what follows one after another.
     __device__ __forceinline__ void receive(
         const Quad* first, int count, int tid, Epoch epoch, Life life) {
         bool missing;
@@ -54,6 +54,6 @@ struct Words {
                         peek(first + t * (APART / 4) + tid + i * CONSUMERS, quad[t][i]);
                         missing = true;
                     }
-        } while (__any_sync(~0u, missing) && !life.is_dead());
+        } while (__any_sync(~0u, missing && !life.is_dead()));
     }
 };
