@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +236,10 @@ def test_a_draft_model(model: Model, plain: PersistentCpuEngine, tiny_of: TinyFa
 
 def test_the_anatomy_is_that_of_passes_of_one_token(drafting: PersistentCpuEngine) -> None:
     params = SamplingParams(max_tokens=100)
-    profile = keen(drafting).measure_stages(drafting.model.new_cache(), LOOP, params)
+    for _ in range(50):  # a tiny model's reply may be over before a busy machine has looked once
+        with suppress(UnpausedError):
+            profile = keen(drafting).measure_stages(drafting.model.new_cache(), LOOP, params)
+            break
     assert profile.tokens == 99
     assert drafting.resident.words[mb.PASSES] == 0 and drafting.resident.words[mb.WIDTH] > 1
 
