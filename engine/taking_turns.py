@@ -114,8 +114,9 @@ class TurnTakingRun:
 
     def __next__(self) -> Token:
         try:
-            if self._changes_at is not None and not self._stopped.is_set():
-                self._change(self._changes_at)
+            last, self._changes_at = self._changes_at, None  # a change that fails is the end
+            if last is not None and not self._stopped.is_set():
+                self._change(last)
             token = next(self._tokens)
         except BaseException:
             self.finish_reason = self._run.finish_reason
@@ -150,8 +151,8 @@ class TurnTakingRun:
             pass
         self._before, self._launches_before = self._drafts_so_far(), self.launches
         left = replace(self._params, max_tokens=self._params.max_tokens - self._count)
+        self._begin(self._decode[self.turns % 2](self._cache, [token.id], left))
         self.turns += 1
-        self._begin(self._decode[(self.turns - 1) % 2](self._cache, [token.id], left))
         if self._stopped.is_set():  # it came in between
             self._run.stop()
 

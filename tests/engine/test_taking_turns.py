@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
-from engine.base import Token
+from engine.base import DecodeRun, Token
 from engine.eager import EagerEngine
+from engine.errors import UnpausedError
 from engine.kv_cache import KVCache
 from engine.models.base import Model
 from engine.sampling import SamplingParams
@@ -104,6 +105,27 @@ def test_turns_change_where_the_text_says_so(
     drafts = pair.run.drafts
     assert drafts is not None
     assert drafts.passes + drafts.accepted >= len(whole) - 1
+
+
+def test_a_turn_that_cannot_begin_ends_the_reply(
+    model: Model, engines: tuple[EagerEngine, EagerEngine]
+) -> None:
+    """The cache holds what has been yielded, the fault is told once, and nothing comes after it."""
+
+    def refused(cache: KVCache, token_ids: Sequence[int], params: SamplingParams) -> DecodeRun:
+        raise UnpausedError("no drafts today")
+
+    prompt = random_ids(100, seed=3)
+    params = SamplingParams(max_tokens=90, temperature=1.0, seed=6)
+    whole = [t.id for t in engines[0].decode(model.new_cache(), prompt, params)]
+    cache = planted(engines[0], prompt, whole[:50])
+    before, got = list(cache.token_ids), list[int]()
+    run = TurnTakingRun(engines[0].decode, refused, cache, prompt[-1:], params)
+    with pytest.raises(UnpausedError, match="no drafts today"):
+        got.extend(token.id for token in run)
+    assert list(run) == [] and run.finish_reason == "stopped" and run.turns == 1
+    assert cache.token_ids[len(before) :] == [prompt[-1], *whole[: cache.length - len(before) - 1]]
+    assert run.drafts is not None and run.drafts.passes == cache.length - len(before) - 1
 
 
 def test_stop_in_any_turn(model: Model, engines: tuple[EagerEngine, EagerEngine]) -> None:
