@@ -127,9 +127,7 @@ class PersistentTapeEngine(GpuResidentEngine):
         self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams
     ) -> ResidentRun:
         assert self.drafting is not None
-        self._check(cache, token_ids, params)
-        self._ownership.check_free()
-        return ResidentRun(self.drafting, self._ownership, cache, token_ids, params)
+        return self._run(self.drafting, cache, token_ids, params)
 
     def _warm_up(self) -> None:
         """Load everything a reply touches: a module loaded later would wait for the kernel."""

@@ -221,9 +221,7 @@ class GpuResidentEngine:
             self.resident.prefill(cache, token_ids)
 
     def decode(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams) -> DecodeRun:
-        self._check(cache, token_ids, params)
-        self._ownership.check_free()
-        return ResidentRun(self.resident, self._ownership, cache, token_ids, params)
+        return self._run(self.resident, cache, token_ids, params)
 
     def logits(self, cache: KVCache, token_ids: Sequence[int]) -> torch.Tensor:
         """Append `token_ids` one by one; float32 logits [len(token_ids), vocab]."""
@@ -238,6 +236,17 @@ class GpuResidentEngine:
         """End a reply that is under way and wait for the kernel, bounded. Idempotent."""
         self._ownership.closed = True
         self.resident.stop()
+
+    def _run(
+        self,
+        resident: GpuResident,
+        cache: KVCache,
+        token_ids: Sequence[int],
+        params: SamplingParams,
+    ) -> ResidentRun:
+        self._check(cache, token_ids, params)
+        self._ownership.check_free()
+        return ResidentRun(resident, self._ownership, cache, token_ids, params)
 
     def _check(self, cache: KVCache, token_ids: Sequence[int], params: SamplingParams) -> None:
         """Refuse, before any work, what cannot be decoded."""

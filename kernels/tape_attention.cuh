@@ -45,14 +45,13 @@ constexpr int GROUPS_EACH =
     WIDTH > 1 && MOST_GROUPS > SHARERS && 2 * SOFTMAX_REGISTERS <= 72 ? 2 : 1;
 constexpr int ROWS_AT_ONCE = SHARERS * GROUPS_EACH * 8;
 
-// Groups that a pass's queries lie in as operands.
-constexpr int QUERY_GROUPS =
-    (WIDTH * GROUP + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE * (ROWS_AT_ONCE / 8);
-
 // How often a pass goes through the history.
-__device__ __forceinline__ int turns_of(int width) {
+__device__ constexpr int turns_of(int width) {
     return (width * GROUP + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
 }
+
+// Groups that a pass's queries lie in as operands.
+constexpr int QUERY_GROUPS = turns_of(WIDTH) * (ROWS_AT_ONCE / 8);
 
 struct KvBarriers {
     u64 full[KV_SLOTS], empty[KV_SLOTS];

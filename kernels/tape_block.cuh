@@ -75,8 +75,7 @@ struct Block {
         words.ask_for(from, width, tid);
         wait_for_others(layer, stage);
         meanwhile();
-        float sum;
-        arrange<GAIN>(words, from, gain, false, sum);
+        const float sum = arrange<GAIN>(words, from, gain, false);
         end_wait();
         sync_consumers();
         if (GAIN && WIDTH == 1) keep_square(sum);
@@ -85,12 +84,13 @@ struct Block {
     // Every token's values into fragments, of which the first tokens' have been asked for: as soon as
     // one token's have a place, the next one that has not been asked for takes their registers.
     // `again`: what was there is still being multiplied.
-    // `sum`: of a single token's squares, this thread's; several tokens' are kept at once.
+    // The sum of a single token's squares, this thread's; several tokens' are kept at once.
     template <bool GAIN, int K, int APART>
-    __device__ __forceinline__ void arrange(
-        Words<K, APART>& words, const Quad* from, const u16* gain, bool again, float& sum) {
+    __device__ __forceinline__ float arrange(
+        Words<K, APART>& words, const Quad* from, const u16* gain, bool again) {
         constexpr int EACH = Words<K, APART>::EACH, TOKENS = Words<K, APART>::TOKENS;
         uint2 gains[EACH];
+        float sum;
 #pragma unroll
         for (int i = 0; i < EACH; i++)
             if (GAIN && words.has(i, tid))
@@ -115,6 +115,7 @@ struct Block {
             sum = sums[0];
         }
         clear_padding<K>();
+        return sum;
     }
 
     // Four values, this thread's i-th, to where they belong.
@@ -217,8 +218,8 @@ struct Block {
             }
             float* sums = at<float>(p.at_sums) + flip * WARPS * stride;
             multiply_units<COLUMNS>(ring, ahead, count, max(0, end - first - count) * SLOTS,
-                                  at(p.at_activations), width, sums + warp * stride, warp, lane,
-                                  life);
+                                    at(p.at_activations), width, sums + warp * stride, warp, lane,
+                                    life);
             MARK(6)
             sync_consumers();
             MARK(2)

@@ -22,8 +22,8 @@ struct Fold : Combine {
         if (s.share.out_units > 0) {
             prepare<QUERY_SIZE>(s.share.out_units);
             float weight[EACH];
-            float4 sum[EACH] = {};
             weigh(weight);
+            float4 sum[EACH] = {};
 #pragma unroll 1
             for (int first = 0; first < splits.used; first += TOGETHER) add(first, weight, sum);
             float unused;
@@ -49,27 +49,6 @@ struct Fold : Combine {
     }
     __device__ __forceinline__ const Quad* word(int i, int split) const {
         return p.parts + part(i, split) * OF_HEAD + lane % OF_HEAD;
-    }
-
-    // Splits `first` and those after it; past the last one that again, whose weight there is zero.
-    __device__ __forceinline__ void add(
-        int first, const float (&weight)[EACH], float4 (&sum)[EACH]) {
-        Quad quad[EACH][TOGETHER];
-        bool missing;
-        do {
-            missing = false;
-#pragma unroll
-            for (int i = 0; i < EACH; i++)
-#pragma unroll
-                for (int j = 0; j < TOGETHER; j++)
-                    if (has_word(i)) peek(word(i, min(first + j, splits.used - 1)), quad[i][j]);
-#pragma unroll
-            for (int i = 0; i < EACH; i++)
-#pragma unroll
-                for (int j = 0; j < TOGETHER; j++)
-                    missing |= has_word(i) && !quad[i][j].is(epoch);
-        } while (missing && !life.is_dead());
-        sum_up(first, quad, weight, sum);
     }
 
     // What each split of this thread's heads counts for: lane `split` of a head's lanes knows it.
@@ -100,9 +79,24 @@ struct Fold : Combine {
         }
     }
 
-    __device__ __forceinline__ void sum_up(
-        int first, const Quad (&quad)[EACH][TOGETHER], const float (&weight)[EACH],
-        float4 (&sum)[EACH]) const {
+    // Splits `first` and those after it; past the last one that again, whose weight there is zero.
+    __device__ __forceinline__ void add(
+        int first, const float (&weight)[EACH], float4 (&sum)[EACH]) {
+        Quad quad[EACH][TOGETHER];
+        bool missing;
+        do {
+            missing = false;
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+#pragma unroll
+                for (int j = 0; j < TOGETHER; j++)
+                    if (has_word(i)) peek(word(i, min(first + j, splits.used - 1)), quad[i][j]);
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+#pragma unroll
+                for (int j = 0; j < TOGETHER; j++)
+                    missing |= has_word(i) && !quad[i][j].is(epoch);
+        } while (missing && !life.is_dead());
         const int head_lane = lane & ~(OF_HEAD - 1);
 #pragma unroll
         for (int i = 0; i < EACH; i++)

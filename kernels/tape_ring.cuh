@@ -101,7 +101,7 @@ struct Ring {
     }
     // The same for all lanes: the first one's answer, which is that of all who ask after it.
     __device__ __forceinline__ bool has_landed() const {
-        return __shfl_sync(~0u, barrier_is_past(barriers + slot * 8, parity), 0);
+        return __shfl_sync(~0u, is_there(), 0);
     }
     // This lane's part of a slot.
     __device__ __forceinline__ void take_slot(

@@ -167,12 +167,11 @@ struct Step : Fold {
         Words<DOWN_PART, INTERMEDIATE> words;
         words.ask_for(p.activated, width, tid);
         if (!again) wait_for_others(layer, DOWN);
-        float unused;
         int rest = units * (PART_SLOTS + OTHER_SLOTS);
 #pragma unroll 1
         for (int part = 0; part < PARTS; part++) {
             const u32 column = part * DOWN_PART;
-            arrange<false>(words, p.activated + column / 4, nullptr, again || part > 0, unused);
+            arrange<false>(words, p.activated + column / 4, nullptr, again || part > 0);
             sync_consumers();
             if (part == 0) {
                 end_wait();
@@ -182,7 +181,7 @@ struct Step : Fold {
                 words.ask_for(p.activated + (part + 1) * (DOWN_PART / 4), width, tid);
             rest -= units * PART_SLOTS;
             multiply_units<DOWN_PART>(ring, ahead, units, rest, at(p.at_activations), width, sums,
-                                       warp, lane, life, part > 0);
+                                      warp, lane, life, part > 0);
         }
         last_part<LAST>(units, sums);
     }
@@ -193,8 +192,7 @@ struct Step : Fold {
             Words<LAST, INTERMEDIATE> words;
             const Quad* const from = p.activated + (INTERMEDIATE - LAST) / 4;
             words.ask_for(from, width, tid);
-            float unused;
-            arrange<false>(words, from, nullptr, true, unused);
+            arrange<false>(words, from, nullptr, true);
             sync_consumers();
             multiply_units<LAST>(ring, ahead, units, 0, at(p.at_activations), width, sums, warp, lane,
                                  life, true);
